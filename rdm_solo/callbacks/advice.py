@@ -85,10 +85,10 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
         )
     if method.collapse_advice:
         yield method.collapse_advice
-    if method.symmetric or chosen.identity:
+    if method.symmetric or chosen.symmetric:
         yield (
-            f"{f'method={name}' if method.symmetric else 'filter=identity'} has this effect by "
-            "design, because nothing raises the target's rank. Use method=simsiam "
+            f"{f'method={name}' if method.symmetric else f'filter={chosen.label}'} has this effect "
+            "by design, because nothing raises the target's rank. Use method=simsiam "
             "filter=target_pow p=-0.5 instead."
         )
     if chosen.spectral and not chosen.on_target and kind != WRONG_WAY:

@@ -45,10 +45,10 @@ def register(
 ) -> Callable[[Function], Function]:
     """Register ``g(sigma, ...)`` under a name; :class:`Entry` explains the options.
 
-    ``sigma`` is a float64 tensor of positive singular values in ascending order. The result must
-    have the same shape and a real dtype: float64, float32, integer or boolean. A parameter ``p`` is
-    the exponent, and ``rows`` is the number of rows of the global batch. All other parameters are
-    set by name: ``get(name, keep=8)``, or ``filter.keep=8`` on the command line.
+    ``sigma`` is a float64 tensor of positive singular values. The result must have the same shape
+    and a real dtype: float64, float32, integer or boolean. A parameter ``p`` is the exponent, and
+    ``rows`` is the number of rows of the global batch. All other parameters are set by name:
+    ``get(name, keep=8)``, or ``filter.keep=8`` on the command line.
 
     Shapes: ``(r,) -> (r,)``.
 
@@ -268,14 +268,14 @@ def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
     """
     check_number("filter.alpha", alpha, 0)
     check_number("filter.eps", eps, 0)
-    return (sigma / sigma.max()).pow(2 * alpha) + eps if len(sigma) else sigma
+    return (sigma / sigma.max()).pow(2 * alpha) + eps
 
 
 @register("truncate", formula="1 for the {keep} largest σ, otherwise 0", slope=1)
 def truncate(sigma: Tensor, keep: int = 16) -> Tensor:
     """g(sigma) = 1 for the ``keep`` largest, otherwise 0: the best approximation of that rank."""
     check_integer("filter.keep", keep, 1)
-    return torch.arange(len(sigma), device=sigma.device) >= len(sigma) - keep
+    return sigma >= sigma.topk(min(keep, len(sigma))).values.min()
 
 
 @register("iternorm", formula="σ^-1 after {steps} Newton steps", slope=-1)

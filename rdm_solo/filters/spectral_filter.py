@@ -78,7 +78,7 @@ class SpectralFilter(nn.Module):
         super().__init__()
         if branch not in ("online", "target"):
             raise UserError(f"branch must be 'online' or 'target', got {branch!r}.")
-        self.branch, self.function, self.parameters = branch, function, parameters
+        self.branch, self.function, self.values = branch, function, parameters
         self.has_gradient = branch == "online"
         self.momentum = check_number("momentum", momentum, 0, 1)
         if momentum:
@@ -92,14 +92,15 @@ class SpectralFilter(nn.Module):
         """Call :meth:`report` and set the exponent ``p`` to its value in that epoch."""
         self.report()
         self.p = None if self.schedule is None else self.schedule(epoch)
-        self._gain = get(self.function, self.p, **self.parameters)
+        self._gain = get(self.function, self.p, **self.values)
 
     def extra_repr(self) -> str:
-        values = {**self.parameters, **({} if self.p is None else {"p": f"{self.p:g}"})}
-        values |= {"momentum": self.momentum} if self.momentum else {}
-        return ", ".join(
-            [self.branch, label(self.function), *(f"{k}={v}" for k, v in values.items())]
-        )
+        exponent = {} if self.p is None else {"p": f"{self.p:g}"}
+        momentum = {"momentum": self.momentum} if self.momentum else {}
+        values = [
+            f"{key}={value}" for key, value in {**self.values, **exponent, **momentum}.items()
+        ]
+        return ", ".join([self.branch, label(self.function), *values])
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 2 or not x.is_floating_point() or 0 in x.shape:

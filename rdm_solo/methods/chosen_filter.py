@@ -44,7 +44,7 @@ class ChosenFilter:
             group.get("function", function),
             OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
             group.get("momentum", 0.0),
-            {key: group[key] for key in group if key not in OPTIONS},
+            {str(key): group[key] for key in group if key not in OPTIONS},
         )
 
     @property

@@ -4,7 +4,8 @@
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import Tensor
 
 from rdm_solo import filters, plots, runs
 from rdm_solo.cli import terminal
+from rdm_solo.filters.functions import BoundFunction
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_choice, check_integer
+from rdm_solo.methods.chosen_filter import OPTIONS
 from rdm_solo.plots import style
 from rdm_solo.plots.theorem4 import draw_filter
 from rdm_solo.report import verdicts
@@ -24,7 +27,7 @@ from rdm_solo.runs import Run, files
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.spectra.comparison import ideal_filter
 from rdm_solo.theory import rank_path
-from rdm_solo.theory.filter_effect import Gain, Preview, predict_effect, relation
+from rdm_solo.theory.filter_effect import Preview, predict_effect, relation
 
 log = logging.getLogger("rdm_solo")
 
@@ -89,13 +92,13 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
 def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -> dict[str, Figure]:
     """Log what the filter does, and return its figure under its name."""
     start, end = (choose(config, p, cfg.steps, epoch) for epoch in (0, cfg.steps - 1))
-    sigma = singular_values(cfg, run)
-    effect = start.on(sigma)
+    sigma, rows = singular_values(cfg, run)
+    effect = start.on(sigma, rows)
     log.info(effect.line)
     branch = f"{start.branch}_" if "." in start.function else ""
     name = f"filter_{branch}{start.name.replace(', ', '_')}"
     if end.p != start.p:
-        log.info(f"at the end of the schedule: {end.on(sigma).line}")
+        log.info(f"at the end of the schedule: {end.on(sigma, rows).line}")
         name += f"_to_{end.p:g}"
     for warning in effect.warnings:
         log.info(f"  note: {warning}")
@@ -126,16 +129,18 @@ class Filter:
 
     function: str  # a registered name after its branch, or an import path
     branch: str
-    gain: Gain
+    gain: BoundFunction
     p: float | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return self.function if self.p is None else f"{self.function}, p={self.p:g}"
+        values = {**self.parameters, **({} if self.p is None else {"p": f"{self.p:g}"})}
+        return ", ".join([self.function, *(f"{key}={value}" for key, value in values.items())])
 
-    def on(self, sigma: Tensor) -> Preview:
-        """Return its effect on outputs with these singular values."""
-        return predict_effect(self.name, self.branch, self.gain, sigma)
+    def on(self, sigma: Tensor, rows: int) -> Preview:
+        """Return its effect on a batch with these singular values and this many rows."""
+        return predict_effect(self.name, self.branch, self.gain, sigma, rows)
 
 
 def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
@@ -152,11 +157,13 @@ def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
     value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
     name = function if "." in function else f"{branch}_{function}"
-    return Filter(name, branch, filters.get(function, value), value)
+    parameters = {str(key): config[key] for key in config if key not in OPTIONS}
+    gain = filters.get(function, value, **parameters)
+    return Filter(name, branch, gain, value, parameters)
 
 
-def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
-    """Return singular values of a batch after a batch norm: their squares sum to n k."""
+def singular_values(cfg: DictConfig, run: Run | None) -> tuple[Tensor, int]:
+    """Return singular values and rows n of a batch after a batch norm: the squares sum to n k."""
     if run is None:
         k, batch = cfg.k, cfg.batch_size
         share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
@@ -166,7 +173,7 @@ def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
         share = share[share > 1e-11 * share[0]]  # a filter sets smaller ones to zero
     share = share[:batch]  # a batch has at most as many directions as rows
     sigma: Tensor = (batch * k * share / share.sum()).sqrt()
-    return sigma
+    return sigma, batch
 
 
 def _first(run: Run, name: str) -> Tensor:
@@ -183,7 +190,7 @@ def follow(
     if run is not None:
         lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
         omega = ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
-    each = (choose(config, p, steps, step).on(effect.sigma) for step in range(steps))
+    each = (choose(config, p, steps, step).on(effect.sigma, effect.rows) for step in range(steps))
     relations = [relation(effect_now) for effect_now in each]
     return rank_path.follow(effect.lam_p, relations, [omega] * steps, [ALPHA] * steps, step=ALPHA)
 

@@ -240,7 +240,7 @@ def _low_pass(run: Run) -> Outcome:
     if not math.isfinite(by_order):
         return Outcome(UNMEASURED, None)
     if _unfiltered(run):
-        return Outcome("there is no filter", None)
+        return Outcome("no filter separates the branches", None)
     if by_order >= MIN_SORTED and by_direction >= MIN_DIRECTIONAL:
         return _score(run, "yes, by both tests", True)
     if by_order >= MIN_SORTED:
@@ -259,7 +259,8 @@ def _gap_from_setting(run: Run) -> str:
     causes = " and ".join(others)
     if _unfiltered(run):
         gap = f": the gap comes only from {causes}." if others else ", so both ranks are equal."
-        return f"There is no filter{gap}"
+        same = run.chosen_filter.spectral and run.chosen_filter.symmetric
+        return f"{'Both branches have the same filter' if same else 'There is no filter'}{gap}"
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.description.gap_explanation or learned
@@ -282,7 +283,7 @@ def _gap_from_setting(run: Run) -> str:
 def _unfiltered(run: Run) -> bool:
     """Return whether no filter separates the branches; a target network may still lag."""
     chosen = run.chosen_filter
-    return run.description.symmetric or chosen.identity or (chosen.power and run.p == 0)
+    return run.description.symmetric or chosen.symmetric or (chosen.power and run.p == 0)
 
 
 def _direction(run: Run) -> int | None:

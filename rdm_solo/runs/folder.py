@@ -62,7 +62,9 @@ class Run:
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
         watched = self.config.get("watched")
         if not isinstance(watched, Mapping):
-            return descriptions.METHODS.get(self.method, unknown)
+            method = descriptions.METHODS.get(self.method, unknown)
+            loss = OmegaConf.select(self.config, "method.loss", default="cosine")
+            return method if loss == "cosine" else dataclasses.replace(method, loss_minimum=None)
         lags, leads = watched.get("target") is not None, watched.get("leads")
         return dataclasses.replace(
             unknown,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ class Preview:
     branch: str
     gain: Gain
     sigma: Tensor  # descending singular values of the unfiltered outputs
+    rows: int  # of the batch
     lam_p: Tensor  # spectra of both branches, each with the sum 1
     lam_z: Tensor
     curve: Tensor  # the equivalent online filter g(lam_z), with eigenvalues paired by rank
@@ -44,8 +46,12 @@ class Preview:
         )
 
 
-def predict_effect(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
-    """Return the effect of a filter on outputs with these singular values. Shapes: ``(r,)``.
+def predict_effect(
+    name: str, branch: str, gain: Gain | BoundFunction, sigma: Tensor, rows: int = 256
+) -> Preview:
+    """Return the effect of a filter on a batch with these singular values and this many rows.
+
+    Shapes: ``(r,)``.
 
     >>> from rdm_solo import filters
     >>> gain, sigma = filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0])
@@ -54,7 +60,8 @@ def predict_effect(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview
     ('high-pass', 'low-pass', ())
     """
     sigma = sigma.double().sort(descending=True).values
-    values = BoundFunction(gain, name)(sigma)
+    bound = gain if isinstance(gain, BoundFunction) else BoundFunction(gain, name)
+    values = bound(sigma, rows)
     if not bool(values.isfinite().all()):
         raise UserError(
             f"{name} must return one finite number for each singular value, got NaN or infinity "
@@ -79,16 +86,21 @@ def predict_effect(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview
             f"g is negative for {negative} of {len(sigma)} directions (log sigma is negative below "
             "sigma = 1). The filter reverses their sign, which changes the loss, not the spectrum."
         )
-    warnings += [*_scale_warnings(gain, sigma, values, own)]
+    warnings += [*_scale_warnings(bound, rows, sigma, values, own)]
     warnings += [*_direction_warnings(online, lam_p, lam_z)]
-    return Preview(name, branch, gain, sigma, lam_p, lam_z, curve, own, online, tuple(warnings))
+    gain = partial(bound, rows=rows)
+    return Preview(
+        name, branch, gain, sigma, rows, lam_p, lam_z, curve, own, online, tuple(warnings)
+    )
 
 
-def _scale_warnings(gain: Gain, sigma: Tensor, values: Tensor, own_kind: str) -> Iterator[str]:
+def _scale_warnings(
+    gain: BoundFunction, rows: int, sigma: Tensor, values: Tensor, own_kind: str
+) -> Iterator[str]:
     """Warn if the curve changes with the batch size, since sigma grows with its square root."""
     text, depends_on_batch, zero = "", False, values == 0
     for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
-        other = gain(sigma * factor)
+        other = gain(sigma * factor, round(rows * factor**2))
         ratio = other[~zero] / values[~zero]
         depends_on_batch |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
         depends_on_batch |= bool(other[zero].any())

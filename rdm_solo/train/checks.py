@@ -69,6 +69,9 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "backbone.stem": (check_choice, ("small", "imagenet")),
     "backbone.channels_last": (check_bool,),
     "backbone.kwargs.zero_init_residual": (check_bool,),
+    "filter.momentum": (check_number, 0, 1),
+    "method.stop_gradient": (check_choice, ("target", "online", "none")),
+    "method.loss": (check_choice, ("cosine", "mse", "iso")),
     "method.centring": (check_bool,),
     "method.sharpening": (check_bool,),
     "method.last_bn": (check_bool,),
@@ -147,5 +150,7 @@ def _check_filter(cfg: DictConfig) -> None:
             f"filter={name}: method={description.name} takes no filter, since "
             f"{description.no_filter}; leave filter out."
         )
+    if cfg.filter.get("momentum") and not cfg.filter.get("function"):
+        raise UserError(f"filter.momentum would be ignored: filter={name} has no spectrum.")
     if cfg.p is not None and not cfg.filter.get("function"):
         raise UserError(f"p={cfg.p} would be ignored: filter={name} has no exponent; leave it out.")

@@ -61,7 +61,7 @@ def test_a_folder_of_ones_own_adds_choices(jobs, tmp_path, capsys):
     option = "# @package _global_\nfilter: {name: soft, sharpness: 1}\n"
     (tmp_path / "own" / "filter" / "soft.yaml").write_text(option)
     (cfg,) = jobs("--config-dir", "own", "filter=soft", "filter.sharpness=3")
-    assert cfg.filter == {"name": "soft", "sharpness": 3}
+    assert cfg.filter == {"momentum": 0, "name": "soft", "sharpness": 3}
     swept = jobs("--config-dir=own", "-m", "filter=soft,identity", "hydra.sweep.dir=s")
     assert [cfg.filter.name for cfg in swept] == ["soft", "identity"]
     with pytest.raises(SystemExit):

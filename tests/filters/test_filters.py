@@ -120,6 +120,57 @@ def test_nothing_is_computed_for_a_gradient_that_is_not_wanted():
         assert products("online", leaf) == products("target", x)
 
 
+def _running_world(rank: int, size: int) -> torch.Tensor:
+    """Return this process's rows of three batches, filtered with a running correlation."""
+    spectral = SpectralFilter("online", "pow", p=1.0, momentum=0.9)
+    return torch.cat([spectral(x.chunk(size)[rank]) for x in _three_batches()])
+
+
+def _three_batches() -> list[torch.Tensor]:
+    return [
+        features(kind, 32, 8) * scale for kind, scale in (("1/i", 1), ("gaussian", 2), ("1/i", 3))
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("branch", ["online", "target"])
+def test_a_running_correlation_defines_the_filter(branch, dtype):
+    """W is W of the mean C <- m C + (1 - m) X^T X / n, with sigma = sqrt(n lambda)."""
+    batches = [x.to(dtype) for x in _three_batches()]
+    spectral = SpectralFilter(branch, "pow", p=-0.5, momentum=0.9)
+    C = None
+    for x in batches:
+        got, now = spectral(x), x.double().mT @ x.double() / len(x)
+        C = now if C is None else 0.9 * C + 0.1 * now
+        lam, vectors = torch.linalg.eigh(C)
+        expected = x.double() @ (vectors * (len(x) * lam).pow(-0.25)) @ vectors.mT
+        assert row_error(got, expected) < EXACT
+
+
+def test_a_running_correlation_of_momentum_zero_is_the_batchs_filter():
+    x = features("1/i", 32, 8)
+    assert torch.equal(
+        SpectralFilter("online", "log1p", momentum=0)(x), SpectralFilter("online", "log1p")(x)
+    )
+
+
+def test_a_running_correlation_resumes_exactly():
+    first, *others = _three_batches()
+    whole, resumed = (SpectralFilter("online", "pow", p=1.0, momentum=0.9) for _ in range(2))
+    whole(first)
+    resumed.load_state_dict(whole.state_dict())
+    for x in others:
+        assert torch.equal(whole(x), resumed(x))
+
+
+@pytest.mark.process
+def test_a_running_correlation_is_that_of_all_processes(worlds):
+    whole = _running_world(0, 1).chunk(3)
+    parts = [part.chunk(3) for part in worlds(2).run(_running_world)]
+    for i, expected in enumerate(whole):
+        torch.testing.assert_close(torch.cat([part[i] for part in parts]), expected)
+
+
 def test_eval_returns_the_input_and_decomposes_nothing(monkeypatch):
     module = SpectralFilter("target", "pow", p=-0.5).eval()
     monkeypatch.setattr(torch.linalg, "eigh", None)

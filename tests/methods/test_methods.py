@@ -14,7 +14,7 @@ from rdm_solo import methods
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError
-from rdm_solo.methods import optimizers, solo_learn
+from rdm_solo.methods import models, optimizers, solo_learn
 
 # A method's own predictor, another one, and a filter on either side.
 KINDS = ("learnable", "linear", "online_log1p", "target_pow")
@@ -67,10 +67,56 @@ def test_the_filter_is_in_its_place_and_the_encoder_learns(name):
     assert all(g is not None and g.isfinite().all() for g in gradients)
     assert any(g.abs().max() > 0 for g in gradients)
     online, target = not torch.equal(seen["z"], seen["p"]), not torch.equal(seen["into"], seen["t"])
-    assert online == (name not in ("identity", "target_pow"))
-    assert target == (name == "target_pow")
+    assert online == (name != "identity" and not name.startswith("target"))
+    assert target == name.startswith("target")
     spectral = name not in ("learnable", "linear", "identity")
     assert [f.branch for f in model.filters] == ([name.split("_")[0]] if spectral else [])
+
+
+def test_one_filter_on_both_branches_gives_them_the_same_output():
+    model = make("method=simsiam", "filter=target_pow", "filter.branch=both", "p=-1")
+    assert [f.branch for f in model.filters] == ["online", "target"]
+    z, p, target = model.branches(torch.randn(16, 64))
+    torch.testing.assert_close(p, target, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(p, z)
+
+
+@pytest.mark.parametrize("stopped", ["target", "online", "none"])
+@pytest.mark.parametrize("name", ["identity", "online_pow", "target_pow"])
+def test_the_stopped_branch_has_no_gradient_and_w_is_a_constant(stopped, name):
+    """The gradient at the features of both views, from matrices W that are not differentiated."""
+    model = make("method=simsiam", f"filter={name}", f"method.stop_gradient={stopped}")
+    x = [torch.randn(64, 64, requires_grad=True) for _ in range(2)]
+    sides = [model.branches(features) for features in x]
+    loss = sum(-cosine_similarity(sides[i][1], sides[1 - i][2]).mean() / 2 for i in (0, 1))
+    loss.backward()
+    got = [features.grad for features in x]
+    assert torch.equal(loss, sum(model.compare(*sides[i][:2], sides[1 - i][2]) / 2 for i in (0, 1)))
+    y = [features.detach().clone().requires_grad_() for features in x]
+    z = [model.projector(features) for features in y]
+    W = [torch.linalg.lstsq(v.detach(), model.target_head(v).detach()).solution for v in z]
+    V = [torch.linalg.lstsq(v.detach(), model.predictor(v).detach()).solution for v in z]
+    p, t = [v @ m for v, m in zip(z, V)], [v @ m for v, m in zip(z, W)]
+    p = [v.detach() for v in p] if stopped == "online" else p
+    t = [v.detach() for v in t] if stopped == "target" else t
+    sum(-cosine_similarity(p[i], t[1 - i]).mean() / 2 for i in (0, 1)).backward()
+    for a, b in zip(got, y):
+        torch.testing.assert_close(a, b.grad, rtol=2e-3, atol=1e-6)
+
+
+def test_isoloss_has_the_value_of_the_squared_error_and_its_gradient_without_w():
+    z, target = torch.randn(16, 4, dtype=torch.float64), torch.randn(16, 4, dtype=torch.float64)
+    for W in (torch.eye(4).double(), torch.diag(torch.tensor([1.0, 0.5, 0.2, 0.1])).double()):
+        gradients = {}
+        for name in ("mse", "iso"):
+            leaf = z.clone().requires_grad_()
+            loss = models.LOSSES[name](leaf, leaf @ W, target)
+            assert loss.item() == pytest.approx(float((z @ W - target).square().sum(1).mean()))
+            loss.backward()
+            gradients[name] = leaf.grad
+        expected = 2 * (z @ W - target) / len(z)
+        torch.testing.assert_close(gradients["iso"], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradients["mse"], expected @ W.mT, rtol=1e-12, atol=1e-12)
 
 
 def test_bf16_features_reach_the_filter_in_float32():
@@ -116,7 +162,8 @@ def test_a_function_by_its_full_name():
         ("method.kwargs.proj_hidden_dim=-1", "method.kwargs.proj_hidden_dim must be a number"),
         ("method=dino method.kwargs.norm_last_layer=no", "or true or false, got 'no'"),
         ("method=deepclusterv2 method.kwargs.num_prototypes=[9,8]", "must all be equal"),
-        ("filter=online_log filter.branch=both", "got 'both'"),
+        ("filter=online_log filter.branch=left", "got 'left'"),
+        ("filter=online_truncate +filter.kept=3", "unexpected keyword argument 'kept'"),
     ],
 )
 def test_refusals(overrides, message):

@@ -80,7 +80,7 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer, good):
     assert (verdict.answer, verdict.good) == (answer, good)
     assert verdicts.low_pass([run(p=None, method="nnclr", **columns)]).good is None
     lagging = verdicts.low_pass([run(**LAGGING, **columns)])
-    assert (lagging.answer, lagging.good) == ("there is no filter", None)
+    assert (lagging.answer, lagging.good) == ("no filter separates the branches", None)
 
 
 FEW, COMPLETELY = "outputs collapsed into few directions", "outputs collapsed completely"
