@@ -314,6 +314,20 @@ METHODS = {
             collapse_advice="Lower optimizer.lr, or whiten larger parts of the batch: set "
             "method.kwargs.whitening_size to several times method.kwargs.proj_output_dim.",
         ),
+        _redundancy_reducing(
+            name="intl",
+            label="INTL",
+            class_path="isotropic:INTL",
+            target="the projection of the other view; the loss compares both after whitening",
+            collapse_advice="Lower optimizer.lr, or raise method.kwargs.trace_weight.",
+        ),
+        _redundancy_reducing(
+            name="lejepa",
+            label="LeJEPA",
+            class_path="isotropic:LeJEPA",
+            target="the mean of both views' projections",
+            collapse_advice="Lower optimizer.lr, or raise method.kwargs.sigreg_weight.",
+        ),
         _symmetric(name="symsimsiam", label="SymSimSiam"),
         _symmetric(name="vanilla", label="Vanilla"),
     )

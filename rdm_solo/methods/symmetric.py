@@ -61,11 +61,8 @@ class Center(nn.Module):
         return self.value.clone()
 
 
-class Symmetric:
-    """One projector for both branches, without predictor and stop-gradient.
-
-    With a centre (``"ema"`` or ``"batch"``) this is Algorithm 1, and without it the baseline.
-    """
+class OneProjector:
+    """One projector for all views, without predictor and stop-gradient."""
 
     def install(self, settings: Mapping[str, Any]) -> None:
         """Create SimSiam's projector: three layers with BN, which is optional after the last."""
@@ -77,25 +74,41 @@ class Symmetric:
         layers.append(nn.Linear(hidden, outputs, bias=not last_bn))
         if last_bn:
             layers.append(nn.BatchNorm1d(outputs, affine=False))
-        self.projector, self.center = nn.Sequential(*layers), None
-        if settings.get("center") is not None:
-            self.center = Center(outputs, settings["center"], settings["center_momentum"])
+        self.projector = nn.Sequential(*layers)
 
     @property
     def learnable_params(self) -> list[dict[str, Any]]:
         projector = {"name": "projector", "params": self.projector.parameters()}
         return [*super().learnable_params, projector]
 
+    def compare(self, views: list[Tensor]) -> Tensor:
+        """Return the loss of the views' projections, which are in float32."""
+        raise NotImplementedError
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         out = super().training_step(batch, batch_idx)
-        # Unit rows in full precision: the loss is a difference of nearly equal numbers.
-        z1, z2 = (
-            nn.functional.normalize(self.projector(feats).float(), dim=1) for feats in out["feats"]
-        )
-        mu = 0.0 if self.center is None else self.center(torch.cat([z1, z2]))
-        loss = symmetric_loss(z1, z2, mu)
+        views = [self.projector(feats).float() for feats in out["feats"]]
+        with torch.autocast(views[0].device.type, enabled=False):
+            loss = self.compare(views)
         self.log_dict({"train/loss": loss}, on_epoch=True, sync_dist=True)
         return loss + out["loss"]
+
+
+class Symmetric(OneProjector):
+    """With a centre (``"ema"`` or ``"batch"``) this is Algorithm 1, and without it the baseline."""
+
+    def install(self, settings: Mapping[str, Any]) -> None:
+        super().install(settings)
+        self.center = None
+        if settings.get("center") is not None:
+            outputs = settings["proj_output_dim"]
+            self.center = Center(outputs, settings["center"], settings["center_momentum"])
+
+    def compare(self, views: list[Tensor]) -> Tensor:
+        # Unit rows in full precision: the loss is a difference of nearly equal numbers.
+        z1, z2 = (nn.functional.normalize(z, dim=1) for z in views)
+        mu = 0.0 if self.center is None else self.center(torch.cat([z1, z2]))
+        return symmetric_loss(z1, z2, mu)
 
 
 class SymSimSiam(Symmetric, Configured, solo_learn.adapt("base")):

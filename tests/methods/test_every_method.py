@@ -46,7 +46,7 @@ NOT_TAKEN_OVER = {
     "swav": {"queue_size"},
     "ressl": {"base_tau_momentum", "final_tau_momentum", "momentum_classifier"},
 }
-OURS_ALONE = {"symsimsiam", "vanilla"}
+OURS_ALONE = {"intl", "lejepa", "symsimsiam", "vanilla"}
 
 
 def small(name: str):

@@ -1,0 +1,94 @@
+"""INTL and LeJEPA: losses that make the outputs isotropic, without any asymmetry of branches."""
+
+import math
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+
+from rdm_solo.distributed import world_size
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.models import Configured, minus_cosine
+from rdm_solo.methods.symmetric import OneProjector
+from rdm_solo.spectra.rows import directions, epps_pulley_statistic, wave_sums
+
+
+def iterative_whitening(x: Tensor, steps: int) -> Tensor:
+    r"""Return centred rows times an approximation of :math:`\Sigma^{-1/2}`, with gradient.
+
+    The approximation follows from Newton steps :math:`P \leftarrow (3P - P^3 \Sigma / \operatorname
+    {tr}\Sigma) / 2` from :math:`P = I` (Huang et al., CVPR 2019), and is at most
+    :math:`\Sigma^{-1/2}`. Shapes: ``(N, k) -> (N, k)``.
+
+    >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+    >>> torch.cov(iterative_whitening(x, steps=12).mT).round(decimals=4)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    centred = x - x.mean(0)
+    covariance = centred.mT @ centred / (len(x) - 1)
+    trace = covariance.trace()
+    P = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    for _ in range(steps):
+        P = (3 * P - P @ P @ P @ (covariance / trace)) / 2
+    return centred @ P * trace.rsqrt()
+
+
+def intl_loss(views: list[Tensor], steps: int = 4, weight: float = 0.01) -> Tensor:
+    """Return INTL's loss of two views (Weng et al., ICLR 2024).
+
+    It is 2 - 2 cos of the whitened views, plus the trace loss: the squared distances of the
+    whitened variances from 1, times ``weight (log2(d) - 3)``. Columns are whitened (d = k) if there
+    are more rows than columns, otherwise rows (d = N), as in the authors' code.
+    """
+    n, k = views[0].shape
+    whitened = [iterative_whitening(z if n > k else z.mT, steps) for z in views]
+    trace = sum((x.var(0) - 1).square().sum() for x in whitened)
+    z1, z2 = whitened if n > k else (x.mT for x in whitened)
+    return 2 + 2 * minus_cosine(z1, z1, z2) + weight * (math.log2(min(n, k)) - 3) * trace
+
+
+def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> Tensor:
+    """Return LeJEPA's loss (Balestriero and LeCun, 2025): prediction, and SIGReg of each view.
+
+    Prediction is the mean squared distance of a view from the sample's mean view, per dimension.
+    SIGReg is the Epps-Pulley statistic along random directions, computed for each view apart and
+    averaged, because the rows of one sample are not independent. Its ``weight`` is from 0 to 1.
+    """
+    mean = torch.stack(views).mean(0)
+    prediction = torch.stack([(z - mean).square().mean() for z in views]).mean()
+    axes = directions(mean.shape[1], slices, seed).to(mean.device)
+    valid = torch.ones(len(mean), dtype=torch.bool, device=mean.device)
+    each = [epps_pulley_statistic(wave_sums(z, axes, valid), valid.sum()) for z in views]
+    return (1 - weight) * prediction + weight * torch.stack(each).mean().float()
+
+
+def gathered(views: list[Tensor]) -> list[Tensor]:
+    """Return the rows of all processes, with gradients."""
+    return views if world_size() == 1 else [torch.cat(all_gather(z)) for z in views]
+
+
+class _Isotropic(OneProjector, Configured, solo_learn.adapt("base")):
+    """A method whose loss sees the global batch."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.settings = cfg.method
+        self.install({**cfg.method.kwargs, **cfg.method})
+
+
+class INTL(_Isotropic):
+    """Iterative whitening with trace loss (Weng et al., ICLR 2024)."""
+
+    def compare(self, views: list[Tensor]) -> Tensor:
+        kwargs = self.settings.kwargs
+        return intl_loss(gathered(views), kwargs.steps, kwargs.trace_weight)
+
+
+class LeJEPA(_Isotropic):
+    """Prediction of the mean view, and SIGReg (Balestriero and LeCun, 2025)."""
+
+    def compare(self, views: list[Tensor]) -> Tensor:
+        kwargs, seed = self.settings.kwargs, self.global_step
+        return lejepa_loss(gathered(views), kwargs.sigreg_weight, kwargs.slices, seed)
