@@ -31,7 +31,8 @@ def check(cfg: DictConfig) -> None:
 def with_dataset(cfg: DictConfig) -> DictConfig:
     """Return the config, with the run's data set if no other was chosen.
 
-    ``cfg.dataset`` then holds only ``dataset.KEY=VALUE`` options, which override the run's options.
+    In that case the given ``cfg.dataset`` has only ``dataset.KEY=VALUE`` options, which override
+    the run's.
     """
     if {"name", "source"} <= (cfg.get("dataset") or {}).keys():  # a data set was chosen
         return cfg

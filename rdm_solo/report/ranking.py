@@ -68,7 +68,7 @@ def _best(
     if missing:
         sentences.append(f"Not measured: {join_first(missing)}.")
     if column.name == "erank/gap" and filter_causes_gap(first.first):
-        sentences.append("Its filter alone causes a gap.")
+        sentences.append("The winner's filter alone causes a gap.")
     measure = [] if column.label in question else [f"by {column.label}"]
     numbers = [*measure, " ".join(sentences)]
     return Verdict(question, first.label, None, numbers)
@@ -79,8 +79,10 @@ def _others(order: Sequence[Ranked]) -> str:
     (_, best), *rest = order
     if not rest:
         return "No other setting is ranked."
-    if tied := [other.label for other, values in rest if is_tied(best, values)]:
-        return f"Within one standard deviation: {join_first(tied)}."
-    if all(is_tied(best, values) is None for _, values in rest):
-        return "One seed each, so the variation over seeds is unknown."
-    return "No other setting is within one standard deviation."
+    answers = {other.label: is_tied(best, values) for other, values in rest}
+    tied = [label for label, answer in answers.items() if answer]
+    unknown = [label for label, answer in answers.items() if answer is None]
+    sentences = [f"Within one standard deviation: {join_first(tied)}."] if tied else []
+    if unknown:
+        sentences.append(f"Not compared, because one seed each: {join_first(unknown)}.")
+    return " ".join(sentences) or "No other setting is within one standard deviation."

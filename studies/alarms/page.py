@@ -121,8 +121,8 @@ rules and was committed before the first run. `runs.csv` beside it has a row for
   held-out images, which neither pretraining nor the rules use.
 - {methods} methods (all of solo-learn's except MAE) and the two symmetric baselines, for {epochs}
   epochs, with a small residual network or a small vision transformer from timm. Outputs have 16 to
-  512 dimensions, features 48 or 64. kNN accuracy was measured in every second epoch, by default in
-  every fifth. No epoch had an online accuracy without kNN, so the rule never used it.
+  512 dimensions, features 48 or 64. Both accuracies were measured in every second epoch, so a
+  destroyed encoder was always judged by kNN.
 - Settings that may fail: learning rates 20 to 200 times too high, strong weight decay, crops of 2
   to 10 % of the image, no augmentation, no predictor, a linear predictor, a filter the wrong way
   round, no batch norm, no centring, no sharpening, a softmax with a high temperature.
