@@ -153,7 +153,7 @@ def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     if config.get("function") is None:
         return Filter("identity", "online", filters.get("identity"))
     function = str(config.function)
-    branch = check_choice("filter.branch", config.get("branch"), ["online", "target"])
+    branch = check_choice("filter.branch", config.get("branch"), ["online", "target", "both"])
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
     value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
     name = function if "." in function else f"{branch}_{function}"

@@ -71,8 +71,9 @@ def predict_effect(
     filtered = filtered_eigenvalues(lam, values)
     if not float(filtered.sum()) > 0:
         raise UserError(f"{name} is zero at every singular value of the spectrum.")
-    pair = (filtered, lam) if branch == "online" else (lam, filtered)
-    lam_p, lam_z = map(rank_path.unit_sum, pair)
+    lam_p, lam_z = (
+        rank_path.unit_sum(lam if branch == other else filtered) for other in ("target", "online")
+    )
     curve = filter_curve(lam_p, lam_z)
     own, online = kind(values.abs()), kind(curve)
     warnings = []
@@ -136,6 +137,8 @@ def relation(preview: Preview) -> rank_path.Relation:
     that range, or if g is not elementwise, the eigenvalues of both branches are paired by rank
     instead.
     """
+    if preview.branch == "both":
+        return lambda lam_p: lam_p
     energy = preview.sigma.square().sum()
     if preview.branch == "target":
 

@@ -67,10 +67,11 @@ def test_the_filter_is_in_its_place_and_the_encoder_learns(name):
     assert all(g is not None and g.isfinite().all() for g in gradients)
     assert any(g.abs().max() > 0 for g in gradients)
     online, target = not torch.equal(seen["z"], seen["p"]), not torch.equal(seen["into"], seen["t"])
-    assert online == (name != "identity" and not name.startswith("target"))
-    assert target == name.startswith("target")
-    spectral = name not in ("learnable", "linear", "identity")
-    assert [f.branch for f in model.filters] == ([name.split("_")[0]] if spectral else [])
+    place, _, function = name.partition("_")
+    assert online == (name != "identity" and place != "target")
+    assert target == (place in ("target", "both"))
+    branches = ["online", "target"] if place == "both" else [place]
+    assert [f.branch for f in model.filters] == (branches if function else [])
 
 
 def test_one_filter_on_both_branches_gives_them_the_same_output():

@@ -6,10 +6,10 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import methods
+from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.train import compose
 
-FILTERS = ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p"]
-FILTERS += ["online_log1p_sq", "target_pow"]
+FILTERS = list(shipped_filters())
 
 
 def configure(*overrides: str, crops: tuple[int, int] = (2, 0)):
