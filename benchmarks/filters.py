@@ -62,17 +62,20 @@ def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callabl
 
 def measure(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
     """Print each filter's time, and its ratios to Algorithm 2 and to Gram matrix and eigh alone."""
-    print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
+    print(f"{'filter':<18}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
     for n, k in shapes:
         x = batch_normed(n, k).to(device)
         for name, shipped in shipped_filters().items():
-            if not shipped.spectral:
+            if not shipped.spectral or shipped.symmetric:  # the same as either branch's filter
                 continue
             branch, function, p = shipped.branch, shipped.function, shipped.p
-            printed = functools.partial(algorithm_2, branch=branch, function=get(function, p))
+            gain = functools.partial(get(function, p, **shipped.parameters), rows=len(x))
+            printed = functools.partial(algorithm_2, branch=branch, function=gain)
             contestants = [
                 _pass(printed, x, branch == "online"),
-                _pass(SpectralFilter(branch, function, p), x, branch == "online"),
+                _pass(
+                    SpectralFilter(branch, function, p, **shipped.parameters), x, branch == "online"
+                ),
                 functools.partial(spectrum_floor, x),
             ]
             seconds = interleaved(contestants, runs, device)
@@ -80,7 +83,7 @@ def measure(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
             above, _, _ = ratio(seconds[1], seconds[2])
             times = "".join(f"{statistics.median(s) * 1e3:>8.2f}ms" for s in seconds[:2])
             print(
-                f"{name:<16}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
+                f"{name:<18}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
                 f"   {above:.2f} x (Gram + eigh)"
             )
 

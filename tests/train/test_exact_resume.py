@@ -22,7 +22,7 @@ GREY += ["++trainer.limit_train_batches=3", "++trainer.limit_val_batches=1"]
 GREY += ["max_epochs=3", "knn.every_n_epochs=0", "method.kwargs.proj_hidden_dim=16"]
 METHODS = {
     "simsiam": ["filter=target_pow"],
-    "byol": ["method.momentum.classifier=true"],
+    "byol": ["method.momentum.classifier=true", "filter=online_pow", "filter.momentum=0.9"],
     "swav": ["method.kwargs.queue_size=64", "method.kwargs.epoch_queue_starts=0"],
     "dino": ["method.kwargs.num_prototypes=8"],
     # Layers that are left out by chance resume with the checkpoint's random numbers.
