@@ -1,0 +1,1 @@
+"""Is the rank gap the cause? The mechanism and its rivals in one trial."""

@@ -1,0 +1,65 @@
+"""The arms of the trial have the reference's gap, and nothing else of it where they should not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import features
+
+from rdm_solo.filters import SpectralFilter
+from studies.mechanism.controls import TARGETS, Truncation, rank_of
+
+SHARED = {"power": True, "rotated": False, "rotated anew": False}
+
+
+def decaying() -> torch.Tensor:
+    """Return a batch whose eigenvalues fall as 1/i, in random directions."""
+    x = features("gaussian", 256, 32) * torch.arange(1, 33).rsqrt()
+    return x @ torch.linalg.qr(features("gaussian", 32, 32)).Q
+
+
+@pytest.mark.parametrize("arm", TARGETS)
+def test_a_target_arm_has_the_references_gap(arm):
+    x = decaying()
+    reference = SpectralFilter("target", "pow", p=-0.5)(x)
+    out = TARGETS[arm](0)(x)
+    assert rank_of(reference) - rank_of(x) > 3
+    assert rank_of(out) == pytest.approx(rank_of(reference), rel=1e-3)
+    if arm in SHARED:
+        assert torch.allclose(out, reference) is SHARED[arm]
+        sigma, expected = (torch.linalg.svdvals(each) for each in (out, reference))
+        torch.testing.assert_close(sigma, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_rotation_is_drawn_once_or_anew():
+    x = decaying()
+    once, anew = TARGETS["rotated"](0), TARGETS["rotated anew"](0)
+    assert torch.equal(once(x), once(x))
+    assert not torch.allclose(anew(x), anew(x))
+    assert not torch.allclose(TARGETS["rotated"](1)(x), once(x))
+
+
+def test_truncation_comes_as_close_to_the_gap_as_whole_directions_allow():
+    x = decaying().requires_grad_()
+    wanted = rank_of(SpectralFilter("target", "pow", p=-0.5)(x)) - rank_of(x)
+    out = Truncation(0)(x)
+    kept = int(torch.linalg.matrix_rank(out.detach()))
+    gaps = []
+    for r in (kept - 1, kept, kept + 1):
+        u, sigma, vh = torch.linalg.svd(x.detach(), full_matrices=False)
+        gaps.append(rank_of(x) - rank_of((u[:, :r] * sigma[:r]) @ vh[:r]))
+    assert 2 < kept < 31
+    misses = [abs(gap - wanted) for gap in gaps]
+    assert misses[1] == min(misses)
+    out.square().sum().backward()  # W is a constant projection: the gradient is 2 x W
+    torch.testing.assert_close(x.grad, 2 * out.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_target_filter_that_keeps_the_largest_directions_lowers_the_rank():
+    """So truncation cannot be a target filter with a positive gap."""
+    x = decaying()
+    for keep in (1, 4, 16, 31):
+        out = SpectralFilter("target", "truncate", keep=keep)(x)
+        lam = [torch.linalg.svdvals(each.double()).square() for each in (out, x)]
+        low, high = (-(q := v[v > 1e-9] / v.sum()) @ q.log() for v in lam)
+        assert low < high
