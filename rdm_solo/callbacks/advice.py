@@ -76,7 +76,7 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
         )
     if kind == WRONG_WAY and chosen.function == "log" and not chosen.on_target:
         yield LOG
-    if direction == -1 or (kind == WRONG_WAY and direction == 0):
+    if direction == -1 or (kind == WRONG_WAY and direction == 0 and not chosen.symmetric):
         points = "points" if direction else "may point"
         required_slope = "fall on the target (p < 0)" if chosen.on_target else "rise online (p > 0)"
         yield (
@@ -91,7 +91,7 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
             "by design, because nothing raises the target's rank. Use method=simsiam "
             "filter=target_pow p=-0.5 instead."
         )
-    if chosen.spectral and not chosen.on_target and kind != WRONG_WAY:
+    if chosen.branch == "online" and kind != WRONG_WAY:
         yield f"{_weak(chosen)} {_rate(cfg)}"
     if chosen.power and p is not None and p > -0.5 and kind != WRONG_WAY:
         yield f"p={p:g} is a weak filter: p from -0.5 to -1 keeps the rank higher. {_rate(cfg)}"

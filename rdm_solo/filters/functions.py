@@ -6,6 +6,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -105,7 +106,8 @@ def formula(name: str, **values: object) -> str:
     """
     entry = _ENTRIES[name]
     defaults = {key: value.default for key, value in _parameters(entry.function).items()}
-    return entry.formula.format(**{**defaults, **values})
+    numbers = {k: f"{v:g}" if isinstance(v, Real) else v for k, v in {**defaults, **values}.items()}
+    return entry.formula.format(**numbers)
 
 
 @dataclass(frozen=True)
@@ -263,17 +265,18 @@ def log1p_sq(sigma: Tensor) -> Tensor:
 def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
     """g(sigma) = (sigma^2 / sigma_1^2)^alpha + eps, where sigma_1 is the largest.
 
-    ``alpha=0.5`` is DirectPred (Tian et al., ICML 2021), ``alpha=1`` DirectCopy (Wang et al.,
-    2021); both use a running correlation: ``SpectralFilter(..., momentum=0.998)``.
+    ``alpha=0.5`` has the power of DirectPred (Tian et al., ICML 2021), ``alpha=1`` that of
+    DirectCopy (Wang et al., 2021). Both take a running
+    correlation: ``SpectralFilter(..., momentum=0.5)``.
     """
-    check_number("filter.alpha", alpha, 0)
+    check_number("filter.alpha", alpha, 1e-6)
     check_number("filter.eps", eps, 0)
     return (sigma / sigma.max()).pow(2 * alpha) + eps
 
 
-@register("truncate", formula="1 for the {keep} largest σ, otherwise 0", slope=1)
+@register("truncate", formula="1 for the {keep} largest σ, otherwise 0")
 def truncate(sigma: Tensor, keep: int = 16) -> Tensor:
-    """g(sigma) = 1 for the ``keep`` largest, otherwise 0: the best approximation of that rank."""
+    """g(sigma) = 1 for the ``keep`` largest and those equal to the last of them, otherwise 0."""
     check_integer("filter.keep", keep, 1)
     return sigma >= sigma.topk(min(keep, len(sigma))).values.min()
 
@@ -286,7 +289,7 @@ def iternorm(sigma: Tensor, rows: int, steps: int = 4) -> Tensor:
     whitening (Huang et al., CVPR 2019) of the uncentred rows; INTL (Weng et al., ICLR 2024) has
     four steps.
     """
-    check_integer("filter.steps", steps, 0)
+    check_integer("filter.steps", steps, 1)
     total = sigma.square().sum()
     share, gain = sigma.square() / total, torch.ones_like(sigma)
     for _ in range(steps):

@@ -31,7 +31,8 @@ class SpectralFilter(nn.Module):
 
     ``branch="online"`` is the paper's predictor: ``x W``, where ``W = V g(Sigma) V^T`` is computed
     from the batch and has no gradient. ``branch="target"`` returns the same values without any
-    gradient. On the target sigma^p turns the singular values into ``sigma^(1 + p)``.
+    gradient, unless ``has_gradient`` is set to true. On the target, sigma^p turns the singular
+    values into ``sigma^(1 + p)``.
 
     The batch is the *global* batch: all processes must pass the same number of rows, and outputs
     and gradients equal those of a single process. Directions of rounding noise (``sigma <=
@@ -51,8 +52,9 @@ class SpectralFilter(nn.Module):
         function: a registered name, ``"MODULE.FUNCTION"``, or any callable on the tensor of
             singular values; see :func:`rdm_solo.filters.get`.
         p: the exponent if the function takes one: a number or a schedule over epochs.
-        momentum: weight of the previous batches in a running mean of ``X^T X / N``, whose
-            eigenvectors and eigenvalues then define the filter; 0 uses the batch alone.
+        momentum: weight of the previous batches in a running mean of ``X^T X / N``, which then
+            defines the filter; 0 uses the batch alone. Each call is one update, so SimSiam and BYOL
+            make two in a step.
         parameters: the function's other parameters, such as ``keep=8``.
 
     Shapes: ``(N, k) -> (N, k)``.
@@ -143,10 +145,10 @@ class SpectralFilter(nn.Module):
         """Update the running mean and return its spectrum, scaled to the batch's rows."""
         batch, gram = gather(x, running=True)
         assert gram is not None
-        if not self.running.numel():
-            self.running = gram / batch.n
-        else:
-            self.running.lerp_(gram / batch.n, 1 - self.momentum)
+        whole = batch.n - batch.broken_rows
+        now = gram / whole.clamp_min(1)
+        previous = self.running.double() if self.running.numel() else now
+        self.running = previous.lerp(now, (1 - self.momentum) * (whole > 0).double())
         return spectrum_of(batch, self.running * batch.n)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

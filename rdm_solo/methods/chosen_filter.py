@@ -100,6 +100,8 @@ class ChosenFilter:
         """
         if not self.spectral:
             return None
+        if self.momentum:  # other batches' singular values decide
+            return 0
         side = {"online": 1, "target": -1}.get(self.branch or "", 0)
         if self.function in FUNCTIONS and (slope := FUNCTIONS[self.function].slope):
             return side * slope

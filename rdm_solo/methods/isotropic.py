@@ -28,7 +28,7 @@ def iterative_whitening(x: Tensor, steps: int) -> Tensor:
     """
     centred = x - x.mean(0)
     covariance = centred.mT @ centred / (len(x) - 1)
-    trace = covariance.trace()
+    trace = covariance.trace().clamp_min(torch.finfo(x.dtype).tiny)  # of equal rows it is zero
     P = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for _ in range(steps):
         P = (3 * P - P @ P @ P @ (covariance / trace)) / 2
@@ -46,7 +46,7 @@ def intl_loss(views: list[Tensor], steps: int = 4, weight: float = 0.01) -> Tens
     whitened = [iterative_whitening(z if n > k else z.mT, steps) for z in views]
     trace = sum((x.var(0) - 1).square().sum() for x in whitened)
     z1, z2 = whitened if n > k else (x.mT for x in whitened)
-    return 2 + 2 * minus_cosine(z1, z1, z2) + weight * (math.log2(min(n, k)) - 3) * trace
+    return 2 + 2 * minus_cosine(z1, z1, z2) + weight * max(0.0, math.log2(min(n, k)) - 3) * trace
 
 
 def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> Tensor:

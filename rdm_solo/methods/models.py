@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from rdm_solo.filters.functions import takes_p
@@ -150,14 +150,16 @@ def _last_linear(layers: nn.Sequential) -> int:
 class FilteredSimSiam(_Filtered):
     """SimSiam with filters; ``linear`` drops the projector's last BN, as in the paper.
 
-    ``method.stop_gradient`` names the branch without a gradient, or none. A filter's W is a
-    constant on both. ``method.loss`` is one of :data:`LOSSES`.
+    ``method.stop_gradient`` is the branch whose projection gets no gradient, or none. A filter's W
+    is a constant on both branches. ``method.loss`` is one of :data:`LOSSES`.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.stopped = cfg.method.get("stop_gradient", "target")
-        self.compare = LOSSES[cfg.method.get("loss", "cosine")]
+        # In solo-learn's own config, ``method`` is a name.
+        settings = cfg.method if OmegaConf.is_config(cfg.method) else {}
+        self.stopped = settings.get("stop_gradient", "target")
+        self.compare = LOSSES[settings.get("loss", "cosine")]
         if isinstance(self.target_head, SpectralFilter):
             self.target_head.has_gradient = self.stopped != "target"
 
@@ -170,10 +172,9 @@ class FilteredSimSiam(_Filtered):
     def branches(self, feats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the projection z, the online output p and the target of one view."""
         z = self.projector(feats)
-        p, target = self.predictor(z), self.target_head(z)
-        if self.stopped == "online":
-            return z.detach(), p.detach(), target
-        return z, p, target.detach() if self.stopped == "target" else target
+        online = z.detach() if self.stopped == "online" else z
+        p, target = self.predictor(online), self.target_head(z)
+        return online, p, target.detach() if self.stopped == "target" else target
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Return features only; solo-learn's forward would run the heads twice in a step."""

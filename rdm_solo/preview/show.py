@@ -100,6 +100,8 @@ def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -
     if end.p != start.p:
         log.info(f"at the end of the schedule: {end.on(sigma, rows).line}")
         name += f"_to_{end.p:g}"
+    if config.get("momentum"):
+        log.info("  note: drawn for one batch, without the running correlation")
     for warning in effect.warnings:
         log.info(f"  note: {warning}")
     path = follow(cfg.steps, run, effect, config, p)

@@ -220,7 +220,10 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
     """Judge whether the filter between the branches damps small eigenvalues."""
     by_order, by_direction = (mean_std(last(runs, name), 2) for name in CURVES)
     caveat = ""
-    if runs[0].chosen_filter.power and runs[0].p == -1:
+    chosen = runs[0].chosen_filter
+    if chosen.momentum:
+        caveat = "The filter was chosen by hand, and a running correlation defines it."
+    elif chosen.power and runs[0].p == -1:
         caveat = (
             "σ^-1 makes a batch's eigenvalues equal: their directions are then arbitrary, so the "
             "directional test says nothing here."

@@ -35,11 +35,13 @@ class Preview:
     @property
     def line(self) -> str:
         """Return the filter's kind and both effective ranks in one line."""
-        same = ""
-        if self.branch != "online":
+        same, place = "", f"the {self.branch} branch"
+        if self.branch == "both":
+            place, same = "both branches", ", which no filter separates"
+        elif self.branch == "target":
             same = f", as an online filter {describe(self.online_kind)}"
         return (
-            f"{self.name}: {describe(self.own_kind)} on the {self.branch} branch{same}; "
+            f"{self.name}: {describe(self.own_kind)} on {place}{same}; "
             f"erank {rank_path.rank_of(self.lam_p):.3g} online, "
             f"{rank_path.rank_of(self.lam_z):.3g} target; for sigma from "
             f"{float(self.sigma.min()):.3g} to {float(self.sigma.max()):.3g}."

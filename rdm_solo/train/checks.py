@@ -69,7 +69,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "backbone.stem": (check_choice, ("small", "imagenet")),
     "backbone.channels_last": (check_bool,),
     "backbone.kwargs.zero_init_residual": (check_bool,),
-    "filter.momentum": (check_number, 0, 1),
+    "filter.momentum": (check_number, 0, 0.999999),
     "method.stop_gradient": (check_choice, ("target", "online", "none")),
     "method.loss": (check_choice, ("cosine", "mse", "iso")),
     "method.centring": (check_bool,),
@@ -149,6 +149,13 @@ def _check_filter(cfg: DictConfig) -> None:
         raise UserError(
             f"filter={name}: method={description.name} takes no filter, since "
             f"{description.no_filter}; leave filter out."
+        )
+    fixed = name == "identity" or cfg.filter.get("function")
+    iso = cfg.method.get("loss") == "iso"
+    if iso and (cfg.method.stop_gradient != "target" or not fixed):
+        raise UserError(
+            "method.loss=iso needs method.stop_gradient=target and a fixed filter: its gradient "
+            "reaches neither a learned predictor nor the target."
         )
     if cfg.filter.get("momentum") and not cfg.filter.get("function"):
         raise UserError(f"filter.momentum would be ignored: filter={name} has no spectrum.")

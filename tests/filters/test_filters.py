@@ -154,6 +154,21 @@ def test_a_running_correlation_of_momentum_zero_is_the_batchs_filter():
     )
 
 
+def test_a_running_correlation_is_that_of_whole_rows_in_float64():
+    spectral, x = SpectralFilter("online", "pow", p=1.0, momentum=0.9), features("1/i", 32, 8)
+    spectral(x)
+    spectral.float()  # casts the buffer, as `.float()` on a whole model does
+    broken = x.clone()
+    broken[:16] = torch.nan
+    before = spectral.running.double()
+    spectral(broken)
+    now = (x[16:].double().mT @ x[16:].double()) / 16
+    torch.testing.assert_close(spectral.running, 0.9 * before + 0.1 * now)
+    with torch.inference_mode():
+        spectral(x)
+    spectral(x.requires_grad_()).sum().backward()
+
+
 def test_a_running_correlation_resumes_exactly():
     first, *others = _three_batches()
     whole, resumed = (SpectralFilter("online", "pow", p=1.0, momentum=0.9) for _ in range(2))

@@ -63,6 +63,15 @@ def test_lejepas_loss_tests_each_view_apart():
     assert float(got) == pytest.approx(expected, rel=1e-6)
 
 
+def test_collapsed_outputs_have_a_finite_loss_and_gradient():
+    for n, k in ((64, 16), (16, 32)):
+        z = [torch.ones(n, k, requires_grad=True) for _ in range(2)]
+        for loss in (isotropic.intl_loss(z), isotropic.lejepa_loss(z, 0.1, 8, seed=0)):
+            loss.backward()
+            assert loss.isfinite()
+            assert z[0].grad.isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["intl", "lejepa"])
 def test_the_first_steps_descend_the_independent_loss(name):
     """Each step's direction is the finite-difference slope of the NumPy loss."""

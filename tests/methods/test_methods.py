@@ -105,6 +105,13 @@ def test_the_stopped_branch_has_no_gradient_and_w_is_a_constant(stopped, name):
         torch.testing.assert_close(a, b.grad, rtol=2e-3, atol=1e-6)
 
 
+def test_a_learned_predictor_learns_if_the_online_branch_is_stopped():
+    model = make("method=simsiam", "filter=learnable", "method.stop_gradient=online")
+    _, p, target = model.branches(torch.randn(64, 64))
+    (-cosine_similarity(p, target).mean()).backward()
+    assert all(weight.grad is not None for weight in model.predictor.parameters())
+
+
 def test_isoloss_has_the_value_of_the_squared_error_and_its_gradient_without_w():
     z, target = torch.randn(16, 4, dtype=torch.float64), torch.randn(16, 4, dtype=torch.float64)
     for W in (torch.eye(4).double(), torch.diag(torch.tensor([1.0, 0.5, 0.2, 0.1])).double()):

@@ -37,6 +37,8 @@ def names(folder) -> set[str]:
     ("argv", "words", "stem"),
     [
         (["filter=target_pow", "p=-1"], "target_pow, p=-1: high-pass", "target_pow_p=-1"),
+        (["filter=both_pow"], "on both branches, which no filter separates", "both_pow_p=-1"),
+        (["filter=online_truncate"], "online_truncate, keep=16", "online_truncate_keep=16"),
         (
             ["filter=target_pow", "p={schedule: linear, start: -0.1, end: -0.5}"],
             "at the end of the schedule: target_pow, p=-0.5: high-pass",

@@ -22,6 +22,10 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
     [
         (["optimizer=adam"], "did you mean optimizer.name=adam"),
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
+        (["filter.momentum=0.5"], "filter.momentum would be ignored: filter=learnable"),
+        (["filter=online_pow", "filter.momentum=1"], "filter.momentum must be"),
+        (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
+        (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
         (["filter=target_pow", "p=soft"], "p must be a number from -10 to 10 or a schedule"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["+trainer.max_epochs=3"], "multiple values for keyword argument 'max_epochs'"),
