@@ -15,7 +15,7 @@ BUDGETS = {
     "rdm_solo/plots": 1050,
     "rdm_solo/loggers": 450,
     "rdm_solo/callbacks": 1700,
-    "rdm_solo/train": 1310,
+    "rdm_solo/train": 1320,
     "rdm_solo/evaluate": 900,
     "rdm_solo/watch": 620,
     "rdm_solo/notebook": 500,
