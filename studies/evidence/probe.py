@@ -44,5 +44,5 @@ class Probe(pl.Callback):  # type: ignore[misc]
 def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:
     """Return kNN accuracy and the paper's linear probe's on frozen features of plain images."""
     (x, y), (x_val, y_val) = (extract(backbone, loader) for loader in (train, val))
-    linear = fit_linear(x, y, x_val, y_val, num_classes=10)
+    linear = fit_linear(x, y, x_val, y_val, num_classes=int(y.max()) + 1)
     return {"knn": knn_accuracy(x, y, x_val, y_val), "linear": linear.curve[-1].top1}

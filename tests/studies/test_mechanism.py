@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import features
+from omegaconf import OmegaConf
 
 from rdm_solo.filters import SpectralFilter
+from rdm_solo.train import checks, compose
+from studies.mechanism import page
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
+from studies.mechanism.plan import DATA, HEAD, MEASURED, OK, SEEDS, SETTINGS
+from studies.mechanism.runs import missing, options
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
 
@@ -63,3 +68,24 @@ def test_a_target_filter_that_keeps_the_largest_directions_lowers_the_rank():
         lam = [torch.linalg.svdvals(each.double()).square() for each in (out, x)]
         low, high = (-(q := v[v > 1e-9] / v.sum()) @ q.log() for v in lam)
         assert low < high
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_planned_run_has_a_valid_config(setting, data):
+    cfg = compose(options(setting, data, seed=3))
+    checks.check(cfg)
+    arms = ("truncation", "rotated", "rotated anew", "noise")
+    assert OmegaConf.select(cfg, "callbacks.arm.arm") == (setting if setting in arms else None)
+
+
+def test_runs_with_a_row_are_not_repeated(tmp_path):
+    row = dict.fromkeys(HEAD, "") | {"setting": "both", "data": "angles", "seed": str(SEEDS[1])}
+    row |= dict.fromkeys(MEASURED, "50") | {"status": OK}
+    everything = missing([])
+    assert len(everything) == len(set(everything)) == len(SEEDS) * len(DATA) * len(SETTINGS)
+    assert set(everything) - set(missing([row])) == {("both", "angles", SEEDS[1])}
+    page.write([row], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| angles | both | 1 | 50.0 |" in text
+    assert f"1 of\n{len(everything)} runs are there" in text
