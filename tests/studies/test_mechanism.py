@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 import torch
 from conftest import features
 from omegaconf import OmegaConf
+from support.small_runs import SMALL, run
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.train import checks, compose
@@ -13,6 +17,7 @@ from studies.mechanism import page
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.plan import DATA, HEAD, MEASURED, OK, SEEDS, SETTINGS
 from studies.mechanism.runs import missing, options
+from studies.mechanism.speeds import Speeds, slope
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
 
@@ -89,3 +94,18 @@ def test_runs_with_a_row_are_not_repeated(tmp_path):
     text = (tmp_path / "page.md").read_text()
     assert "| angles | both | 1 | 50.0 |" in text
     assert f"1 of\n{len(everything)} runs are there" in text
+
+
+@pytest.mark.parametrize("power", [-0.5, 0.0, 0.25, 1.0])
+def test_the_slope_is_the_power_of_the_eigenvalue(power):
+    x = decaying().double()
+    lam, vectors = torch.linalg.eigh(x.mT @ x / len(x))
+    after = x + 0.01 * x @ (vectors * lam.pow(power)) @ vectors.mT
+    assert slope(x, after) == pytest.approx(power, abs=1e-9)
+
+
+def test_a_run_writes_the_slope_of_each_chosen_epoch(tmp_path):
+    run(tmp_path, *SMALL, "max_epochs=3", callbacks=[Speeds(tmp_path, [2, 3], rows=32)])
+    slopes = json.loads((tmp_path / "speeds.json").read_text())
+    assert list(slopes) == ["2", "3"]
+    assert all(math.isfinite(value) for value in slopes.values())
