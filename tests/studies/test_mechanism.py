@@ -13,7 +13,7 @@ from support.small_runs import SMALL, run
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.train import checks, compose
-from studies.mechanism import page
+from studies.mechanism import page, verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.plan import DATA, HEAD, MEASURED, OK, SEEDS, SETTINGS
 from studies.mechanism.runs import missing, options
@@ -109,3 +109,53 @@ def test_a_run_writes_the_slope_of_each_chosen_epoch(tmp_path):
     slopes = json.loads((tmp_path / "speeds.json").read_text())
     assert list(slopes) == ["2", "3"]
     assert all(math.isfinite(value) for value in slopes.values())
+
+
+def table(
+    accuracies: dict[str, float], gaps: dict[str, float] | None = None
+) -> list[dict[str, str]]:
+    """Return rows of all settings and data sets, with noise of up to half a point."""
+    return [
+        {
+            "data": data,
+            "setting": setting,
+            "seed": str(seed),
+            "linear": str(
+                accuracies.get(setting, 50.0) + (seed * (1 + len(setting) % 3) % 5 - 2) / 4
+            ),
+            "gap": str((gaps or {}).get(setting, 4.0)),
+        }
+        for data in DATA
+        for setting in SETTINGS
+        for seed in SEEDS
+    ]
+
+
+ALL = dict.fromkeys(("power", *verdicts.MATCHED), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "gaps", "answer"),
+    [
+        (ALL, {}, "a gap suffices"),
+        (ALL | {"noise": 50.0}, {}, "a gap does not suffice"),
+        (ALL | {"noise": 50.0}, {"noise": 1.0}, "a gap suffices"),  # its gap was too small
+        (ALL | {"noise": 51.0}, {}, "undecided"),
+    ],
+)
+def test_whether_a_gap_is_sufficient(accuracies, gaps, answer):
+    said, judged = verdicts.sufficient(table(accuracies, gaps))
+    assert said == answer
+    assert len(judged) == 15
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "answer"),
+    [
+        ({}, "a gap is necessary"),
+        ({"both": 60.0}, "a gap is not necessary"),
+        ({"both": 51.0}, "undecided"),
+    ],
+)
+def test_whether_a_gap_is_necessary(accuracies, answer):
+    assert verdicts.necessary(table(accuracies))[0] == answer
