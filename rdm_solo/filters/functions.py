@@ -266,8 +266,7 @@ def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
     """g(sigma) = (sigma^2 / sigma_1^2)^alpha + eps, where sigma_1 is the largest.
 
     ``alpha=0.5`` has the power of DirectPred (Tian et al., ICML 2021), ``alpha=1`` that of
-    DirectCopy (Wang et al., 2021). Both take a running
-    correlation: ``SpectralFilter(..., momentum=0.5)``.
+    DirectCopy (Wang et al., 2021). Both use a running correlation (``momentum`` above 0).
     """
     check_number("filter.alpha", alpha, 1e-6)
     check_number("filter.eps", eps, 0)

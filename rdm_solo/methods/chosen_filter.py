@@ -10,7 +10,11 @@ from rdm_solo.cli.config_files import config_folder
 from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 from rdm_solo.filters.functions import formula
 
-OPTIONS = ("name", "branch", "function", "momentum")  # other keys are the function's parameters
+
+def parameters(group: Any) -> dict[str, Any]:
+    """Return the keys of a config's group ``filter`` that are parameters of the function."""
+    options = ("name", "branch", "function", "momentum")
+    return {str(key): group[key] for key in group if key not in options}
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class ChosenFilter:
             group.get("function", function),
             OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
             group.get("momentum", 0.0),
-            {str(key): group[key] for key in group if key not in OPTIONS},
+            parameters(group),
         )
 
     @property

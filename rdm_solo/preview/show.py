@@ -19,7 +19,7 @@ from rdm_solo.cli import terminal
 from rdm_solo.filters.functions import BoundFunction
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_choice, check_integer
-from rdm_solo.methods.chosen_filter import OPTIONS
+from rdm_solo.methods.chosen_filter import parameters
 from rdm_solo.plots import style
 from rdm_solo.plots.theorem4 import draw_filter
 from rdm_solo.report import verdicts
@@ -159,9 +159,8 @@ def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
     value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
     name = function if "." in function else f"{branch}_{function}"
-    parameters = {str(key): config[key] for key in config if key not in OPTIONS}
-    gain = filters.get(function, value, **parameters)
-    return Filter(name, branch, gain, value, parameters)
+    values = parameters(config)
+    return Filter(name, branch, filters.get(function, value, **values), value, values)
 
 
 def singular_values(cfg: DictConfig, run: Run | None) -> tuple[Tensor, int]:
