@@ -37,8 +37,10 @@ def run(
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--most", type=int, help="most runs to train; 0 only writes the page")
     options = parser.parse_args()
-    tasks = missing(table.read(options.table))[: options.most]
-    run_all(measure, tasks, options.jobs, partial(table.add, options.table, head))
+    while tasks := missing(table.read(options.table))[: options.most]:  # some choose later runs
+        run_all(measure, tasks, options.jobs, partial(table.add, options.table, head))
+        if options.most is not None:
+            break
     rows = table.read(options.table)
     write(rows, options.out)
     print(f"{options.out}: written from the {len(rows)} runs in {options.table}")

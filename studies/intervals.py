@@ -17,6 +17,7 @@ class Difference(NamedTuple):
     low: float
     high: float
     p: float
+    zero: float = 0.0
 
 
 def difference(pairs: Sequence[float], zero: float = 0.0) -> Difference:
@@ -24,14 +25,14 @@ def difference(pairs: Sequence[float], zero: float = 0.0) -> Difference:
 
     >>> test = difference([1.0, 2.0, 3.0])
     >>> [round(value, 3) for value in test]
-    [2.0, -0.484, 4.484, 0.074]
+    [2.0, -0.484, 4.484, 0.074, 0.0]
     """
     n, mean = len(pairs), statistics.fmean(pairs)
     error = statistics.stdev(pairs) / math.sqrt(n)
     half = float(stdtrit(n - 1, 0.975)) * error
     # If the standard error is 0, all differences are equal.
     p = 2 * float(stdtr(n - 1, -abs(mean - zero) / error)) if error else float(mean == zero)
-    return Difference(mean, mean - half, mean + half, p)
+    return Difference(mean, mean - half, mean + half, p, zero)
 
 
 def rank_correlation(correlation: float, n: int) -> tuple[float, float]:

@@ -75,9 +75,7 @@ def run_all(
     with ThreadPoolExecutor(jobs) as pool:
         results = [pool.submit(measure, *task) for task in tasks]
         try:
-            for result in tqdm(
-                as_completed(results), total=len(results), unit="run", disable=not tasks
-            ):
+            for result in tqdm(as_completed(results), total=len(results), unit="run"):
                 add(result.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)

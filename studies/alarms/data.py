@@ -20,7 +20,7 @@ def source(name: str, **options: Any) -> Dataset:
     if name != "digits":
         return textures(**{"variant": name, **options})
     data = digits()
-    return replace(data, train=_rows(data.train, _digits_order()[HELD_OUT_DIGITS:]))
+    return replace(data, train=rows(data.train, _digits_order()[HELD_OUT_DIGITS:]))
 
 
 def labelled(name: str, held_out: int) -> Dataset:
@@ -30,7 +30,7 @@ def labelled(name: str, held_out: int) -> Dataset:
     """
     data = source(name)
     if name == "digits":
-        return replace(data, val=_rows(digits().train, _digits_order()[:HELD_OUT_DIGITS]))
+        return replace(data, val=rows(digits().train, _digits_order()[:HELD_OUT_DIGITS]))
     return replace(data, val=textures(name, num_train=12, num_val=held_out, seed=1).val)
 
 
@@ -38,5 +38,6 @@ def _digits_order() -> torch.Tensor:
     return torch.randperm(1437, generator=generator("alarms", "digits"))
 
 
-def _rows(images: Images, rows: torch.Tensor) -> Images:
-    return Images(images.images[rows], images.labels[rows])
+def rows(images: Images, index: torch.Tensor) -> Images:
+    """Return the images with these indices."""
+    return Images(images.images[index], images.labels[index])

@@ -190,7 +190,7 @@ class Judge:
         comparison = self._comparison(claim, row)
         if {comparison.row, comparison.other} & self.failed:
             return f"{row}: a run failed"
-        mean, low, high, _ = self.differences[comparison]
+        mean, low, high, *_ = self.differences[comparison]
         p = self.corrected[comparison]
         significance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         return f"{self._named(row)} {mean:+.2f} [{low:+.2f}, {high:+.2f}], {significance}"

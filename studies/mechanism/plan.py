@@ -1,7 +1,7 @@
 """The plan of the trial, written before its runs."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -11,10 +11,40 @@ DATA: dict[str, list[str]] = PLAN["data"]
 SETTINGS: dict[str, list[str]] = {
     name: options for question in PLAN["settings"].values() for name, options in question.items()
 }
-EPOCHS = 30
+EPOCHS = 30  # of a question without an entry in the plan's `epochs`
 
-# What is measured in a run: at its end, except the untrained network's accuracy and the mean gap.
-MEASURED = ("linear", "knn", "linear untrained", "erank", "erank online", "erank target", "gap")
+
+class Cell(NamedTuple):
+    """What the runs of all seeds have in common."""
+
+    setting: str
+    data: str
+    epochs: int = EPOCHS
+
+
+class Run(NamedTuple):
+    """A run with a row of its own; ``rate`` is a learning rate, or empty for the recipe's."""
+
+    cell: Cell
+    seed: int
+    rate: str = ""
+
+
+def cells(question: str) -> list[Cell]:
+    """Return the cells of a question."""
+    epochs = PLAN["epochs"].get(question, {})
+    return [
+        Cell(setting, data, length)
+        for data in DATA
+        for length in epochs.get(data, [EPOCHS])
+        for setting in PLAN["settings"][question]
+    ]
+
+
+# What is measured at the end of a run, before it, and over its epochs.
+END = ("linear", "knn", "erank", "erank online", "erank target")
+MEASURED = (*END, "linear untrained", "gap", "slope")
 # `status` is "ok", or says in which epoch the run diverged.
-HEAD = ("setting", "data", "seed", "status", *MEASURED, "seconds", "code", "versions", "processor")
+ABOUT = ("setting", "data", "epochs", "seed", "rate", "status")
+HEAD = (*ABOUT, *MEASURED, "seconds", "code", "versions", "processor")
 OK = "ok"

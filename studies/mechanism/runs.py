@@ -12,38 +12,77 @@ from rdm_solo import runs
 from studies import training
 from studies.evidence.probe import FILE
 from studies.evidence.runs import commit
-from studies.mechanism.plan import DATA, EPOCHS, OK, PLAN, SEEDS, SETTINGS
+from studies.mechanism import speeds
+from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
 from studies.table import Row
 
 WARMUP = 6
 LAST = {"erank": "erank/centred", "erank online": "erank/online", "erank target": "erank/target"}
+SPEEDS = range(7, 13)  # epochs over which the slope is averaged
+TUNING = PLAN["tuning_seeds"]
 
 
-def missing(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
-    """Return setting, data and seed of the runs that the table lacks, seed after seed."""
-    planned = [(setting, data, seed) for seed in SEEDS for data in DATA for setting in SETTINGS]
-    present = {(row["setting"], row["data"], int(row["seed"])) for row in rows}
-    return [run for run in planned if run not in present]
+def missing(rows: Sequence[Row]) -> list[Run]:
+    """Return the runs that the table lacks of the first question that is not complete.
+
+    The runs that choose its learning rates come first, alone.
+    """
+    present = {(cell_of(row), int(row["seed"]), row["rate"]) for row in rows}
+    for question in PLAN["settings"]:
+        rates = [str(rate) for rate in PLAN["rates"]] if question in PLAN["tuned"] else []
+        planned = [Run(c, s, rate) for s in TUNING for c in cells(question) for rate in rates]
+        if not (todo := [run for run in planned if run not in present]):
+            chosen = {cell: rate_of(rows, cell) if rates else "" for cell in cells(question)}
+            planned = [Run(cell, seed, chosen[cell]) for seed in SEEDS for cell in chosen]
+            todo = [run for run in planned if run not in present]
+        if todo:
+            return todo
+    return []
 
 
-def options(setting: str, data: str, seed: int) -> list[str]:
+def cell_of(row: Row) -> Cell:
+    """Return the cell that a row belongs to."""
+    return Cell(row["setting"], row["data"], int(row["epochs"]))
+
+
+def rate_of(rows: Sequence[Row], cell: Cell) -> str:
+    """Return the learning rate with the best mean accuracy over the tuning seeds."""
+    tuning = [row for row in rows if int(row["seed"]) in TUNING and cell_of(row) == cell]
+    accuracies: dict[str, list[float]] = {str(rate): [] for rate in PLAN["rates"]}
+    for row in tuning:
+        accuracies[row["rate"]].append(float(row["linear"]))
+    return max(accuracies, key=lambda rate: statistics.fmean(accuracies[rate]))
+
+
+def options(run: Run) -> list[str]:
     """Return the options of ``rdm-solo train``."""
-    chosen = SETTINGS[setting]
+    (setting, data, epochs), seed, rate = run
+    chosen = [*SETTINGS[setting], f"max_epochs={epochs}", f"seed={seed}"]
+    if rate:
+        chosen.append(f"optimizer.lr={rate}")
+    if seed in TUNING:
+        chosen.append("dataset.source._target_=studies.mechanism.data.held_out")
     if any(option.startswith("+callbacks.arm") for option in chosen):
         target = "+callbacks.arm._target_=studies.mechanism.controls.Arm"
-        chosen = [*chosen, target, f"+callbacks.arm.seed={seed}"]
-    probe = "+callbacks.probe._target_=studies.evidence.probe.Probe"
-    epochs = f"+callbacks.probe.epochs=[0,{EPOCHS}]"
-    return [*PLAN["shared"], *DATA[data], *chosen, f"seed={seed}", probe, epochs]
+        chosen += [target, f"+callbacks.arm.seed={seed}"]
+    chosen += _callback("probe", "studies.evidence.probe.Probe", [0, epochs])
+    if setting in PLAN["settings"]["rate"]:
+        chosen += _callback("speeds", "studies.mechanism.speeds.Speeds", SPEEDS)
+    return [*PLAN["shared"], *DATA[data], *chosen]
 
 
-def measure(setting: str, data: str, seed: int) -> Row:
+def _callback(name: str, target: str, epochs: Sequence[int]) -> list[str]:
+    listed = ",".join(map(str, epochs))
+    return [f"+callbacks.{name}._target_={target}", f"+callbacks.{name}.epochs=[{listed}]"]
+
+
+def measure(cell: Cell, seed: int, rate: str) -> Row:
     """Return one row of the table; a diverged run has the accuracy of its untrained network."""
-    about = {"setting": setting, "data": data, "seed": str(seed), "code": commit()}
-    about |= {"processor": processor(), "status": OK}
+    about = cell._asdict() | {"seed": seed, "rate": rate, "status": OK, "code": commit()}
+    about |= {"processor": processor()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        summary = training.train(options(setting, data, seed), folder)
+        summary = training.train(options(Run(cell, seed, rate)), folder)
         about |= {"seconds": f"{summary['seconds']:.0f}", "versions": training.versions(summary)}
         probes = json.loads((folder / FILE).read_text())
         values = {"linear untrained": probes["0"]["linear"]}
@@ -51,10 +90,14 @@ def measure(setting: str, data: str, seed: int) -> Row:
             values |= {"linear": probes["0"]["linear"], "knn": probes["0"]["knn"], "erank": 1.0}
             about["status"] = diverged
         else:
-            values |= {kind: probes[str(EPOCHS)][kind] for kind in ("linear", "knn")}
+            values |= {kind: probes[str(cell.epochs)][kind] for kind in ("linear", "knn")}
             metrics = runs.read_metrics(folder)
             values |= {name: float(metrics[column][-1]) for name, column in LAST.items()}
             epochs = zip(metrics["epoch"], metrics["erank/gap"])
             gaps = [gap for epoch, gap in epochs if epoch > WARMUP and math.isfinite(gap)]
             values["gap"] = statistics.fmean(gaps)
-    return about | {name: f"{value:.7g}" for name, value in values.items()}
+            if (path := folder / speeds.FILE).exists():
+                values["slope"] = statistics.fmean(json.loads(path.read_text()).values())
+    return {name: str(value) for name, value in about.items()} | {
+        name: f"{value:.7g}" for name, value in values.items()
+    }

@@ -1,89 +1,239 @@
 """Answer the trial's questions from the table, by the rules of ``plan.yaml``."""
 
+import math
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from studies.intervals import Difference, difference, holm
-from studies.mechanism.plan import DATA, PLAN
+from studies.mechanism.plan import DATA, PLAN, SEEDS, Cell, cells
+from studies.mechanism.runs import cell_of
 from studies.table import Row
 
 VARIANTS = ("textures", "angles")  # a verdict needs both
 WORKS, FAILS, OPEN = "works", "fails", "undecided"
 MATCHED = ("truncation", "rotated", "rotated anew", "noise")
 WITHOUT_GAP = {"both": "identity", "both, none stopped": "identity, none stopped"}
+ALPHAS = ("0.25", "0.5", "1")
+BATCHES, MOMENTA = (16, 64, 256), ("0.5", "0.998")
+METHODS, FILTERS = ("SimSiam", "BYOL"), ("learnable", "-0.3", "-0.5", "-1")
 
 
 class Comparison(NamedTuple):
-    """The accuracies of two settings on one data set, paired by seed."""
+    """A column of two cells, and the value that their difference by seed is tested against."""
 
-    data: str
-    setting: str
-    other: str
+    cell: Cell
+    other: Cell
+    column: str = "linear"
+    against: float = 0.0
 
 
 class Judged(NamedTuple):
-    difference: Difference  # tested against the margin
-    word: str
+    """A test and its p after Holm's correction."""
+
+    test: Difference
+    p: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the mean is above or below the value it was tested against, else 0."""
+        return (self.p < PLAN["alpha"]) * (1 if self.test.mean > self.test.zero else -1)
+
+    @property
+    def word(self) -> str:
+        """Of a setting that was tested against the margin: whether it works."""
+        if self.sign > 0:
+            return WORKS
+        return FAILS if self.test.high < self.test.zero else OPEN
 
 
-def values(
-    rows: Sequence[Row], data: str, setting: str, column: str = "linear"
-) -> dict[str, float]:
-    """Return a column of a setting's runs by seed."""
-    chosen = [row for row in rows if (row["data"], row["setting"]) == (data, setting)]
-    return {row["seed"]: float(row[column]) for row in chosen if row[column]}
+Results = dict[Any, Judged]
 
 
-def judge(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> dict[Comparison, Judged]:
-    """Say of each comparison whether the setting works or fails, Holm's correction over all."""
-    margin, tests = PLAN["margin"], {}
-    for each in comparisons:
-        first, other = (values(rows, each.data, name) for name in (each.setting, each.other))
-        tests[each] = difference([first[seed] - other[seed] for seed in sorted(first)], margin)
-    corrected = holm({each: test.p for each, test in tests.items()})
-    return {
-        each: Judged(test, _word(test, corrected[each], margin)) for each, test in tests.items()
-    }
+def compare(
+    setting: str, other: str, data: str, column: str = "linear", against: float = 0.0
+) -> Comparison:
+    """Return the comparison of two settings of 30 epochs."""
+    return Comparison(Cell(setting, data), Cell(other, data), column, against)
 
 
-def _word(test: Difference, p: float, margin: float) -> str:
-    if test.mean > margin and p < PLAN["alpha"]:
-        return WORKS
-    return FAILS if test.high < margin else OPEN
+def values(rows: Sequence[Row], cell: Cell, column: str = "linear") -> dict[int, float]:
+    """Return a column of a cell's runs by seed, without the runs that chose its learning rate."""
+    chosen = {int(row["seed"]): row[column] for row in rows if cell_of(row) == cell}
+    return {seed: float(chosen[seed]) for seed in SEEDS if chosen.get(seed)}
 
 
-def sufficient(rows: Sequence[Row]) -> tuple[str, dict[Comparison, Judged]]:
+def pairs(rows: Sequence[Row], each: Comparison) -> list[float]:
+    """Return the differences of the seeds that have both values."""
+    first, other = (values(rows, cell, each.column) for cell in (each.cell, each.other))
+    return [first[seed] - other[seed] for seed in first if seed in other]
+
+
+def judge(rows: Sequence[Row], comparisons: Iterable[Comparison]) -> Results:
+    """Test each comparison; Holm's correction is over all of them."""
+    return _corrected({each: difference(pairs(rows, each), each.against) for each in comparisons})
+
+
+def _corrected(tests: Mapping[Any, Difference]) -> Results:
+    p = holm({each: test.p for each, test in tests.items()})
+    return {each: Judged(test, p[each]) for each, test in tests.items()}
+
+
+def sufficient(rows: Sequence[Row]) -> tuple[str, Results]:
     """Answer whether a gap is sufficient; only arms whose gap is large enough decide."""
-    arms = ("power", *MATCHED)
-    judged = judge(rows, [Comparison(data, arm, "identity") for data in DATA for arm in arms])
-    words = {
-        arm: [judged[Comparison(data, arm, "identity")].word for data in VARIANTS]
+    arms, margin = ("power", *MATCHED), PLAN["margin"]
+    tests = [compare(arm, "identity", data, against=margin) for data in DATA for arm in arms]
+    judged = judge(rows, tests)
+    words = [
+        [judged[compare(arm, "identity", data, against=margin)].word for data in VARIANTS]
         for arm in arms
-        if all(_matched(rows, data, arm) for data in VARIANTS)
-    }
-    if any(set(both) == {FAILS} for both in words.values()):
+        if all(is_matched(rows, data, arm) for data in VARIANTS)
+    ]
+    if [FAILS] * 2 in words:
         return "a gap does not suffice", judged
-    if words and all(set(both) == {WORKS} for both in words.values()):
-        return "a gap suffices", judged
-    return OPEN, judged
+    suffices = words and all(both == [WORKS] * 2 for both in words)
+    return ("a gap suffices" if suffices else OPEN), judged
 
 
-def _matched(rows: Sequence[Row], data: str, arm: str) -> bool:
+def is_matched(rows: Sequence[Row], data: str, arm: str) -> bool:
     """Return whether an arm's mean gap is at least half of the reference's."""
     gap, reference = (
-        statistics.fmean(values(rows, data, name, "gap").values()) for name in (arm, "power")
+        statistics.fmean(values(rows, Cell(name, data), "gap").values()) for name in (arm, "power")
     )
     return gap >= reference / 2
 
 
-def necessary(rows: Sequence[Row]) -> tuple[str, dict[Comparison, Judged]]:
+def necessary(
+    rows: Sequence[Row], column: str = "linear", margin: float = PLAN["margin"]
+) -> tuple[str, Results]:
     """Answer whether a gap is necessary, from the settings whose branches have equal outputs."""
-    comparisons = [Comparison(data, *pair) for data in DATA for pair in WITHOUT_GAP.items()]
-    judged = judge(rows, comparisons)
-    words = [
-        {judged[Comparison(data, *pair)].word for data in VARIANTS} for pair in WITHOUT_GAP.items()
-    ]
+    tests = {
+        (data, name): compare(name, other, data, column, margin)
+        for data in DATA
+        for name, other in WITHOUT_GAP.items()
+    }
+    judged = judge(rows, tests.values())
+    words = [{judged[tests[data, name]].word for data in VARIANTS} for name in WITHOUT_GAP]
     if {WORKS} in words:
         return "a gap is not necessary", judged
     return ("a gap is necessary" if all(each == {FAILS} for each in words) else OPEN), judged
+
+
+def rate(rows: Sequence[Row]) -> tuple[str, Results]:
+    """Answer whether the rates differ between the losses, and whether that changes the rank."""
+    judged = judge(
+        rows,
+        [
+            compare(f"mse {alpha}", f"iso {alpha}", data, column)
+            for column in ("slope", "erank")
+            for data in DATA
+            for alpha in ALPHAS
+        ],
+    )
+    slopes, ranks = (
+        [_agreed(judged, f"mse {alpha}", f"iso {alpha}", column) for alpha in ALPHAS]
+        for column in ("slope", "erank")
+    )
+    found = []
+    if slopes == [1, 1, 1]:
+        found.append("the loss changes the rates")
+    if max(ranks.count(1), ranks.count(-1)) >= 2:
+        found.append("rate matters beyond the gap")
+    return " and ".join(found) or "no difference beyond the gap was found", judged
+
+
+def _agreed(judged: Results, name: str, other: str, column: str = "linear") -> int:
+    """Return the sign of a difference on both variants; 0 if they do not agree."""
+    signs = {judged[compare(name, other, data, column)].sign for data in VARIANTS}
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def spectrum(rows: Sequence[Row]) -> tuple[str, Results]:
+    """Answer at which batch sizes a running spectrum is better or worse than the batch's."""
+    names = {
+        (batch, momentum): (f"batch {batch}, momentum {momentum}", f"batch {batch}, momentum 0")
+        for batch in BATCHES
+        for momentum in MOMENTA
+    }
+    judged = judge(rows, [compare(*pair, data) for data in DATA for pair in names.values()])
+    signs = {key: _agreed(judged, *pair) for key, pair in names.items()}
+    found = [
+        f"batch {batch}: momentum {momentum} is {'better' if sign > 0 else 'worse'}"
+        for (batch, momentum), sign in signs.items()
+        if sign
+    ]
+    return "; ".join(found) or "no difference was found", judged
+
+
+def schedule(rows: Sequence[Row]) -> tuple[dict[Any, str], Results]:
+    """Answer how target σ^-0.5 compares with the learned predictor.
+
+    The answers' keys are the filter's cells, and for the change with the length the methods.
+    """
+    fixed = [cell for cell in cells("schedule") if cell.setting.endswith(" -0.5")]
+    bounds = {"not inferior": -PLAN["margin"], "superior": 0.0}
+    tests: dict[Any, Difference] = {
+        (cell, bound): difference(pairs(rows, Comparison(cell, learned(cell))), zero)
+        for cell in fixed
+        for bound, zero in bounds.items()
+    }
+    judged = _corrected(tests | {name: difference(slopes(rows, name)) for name in METHODS})
+    answers: dict[Any, str] = {}
+    for cell in fixed:
+        shown = [bound for bound in bounds if judged[cell, bound].sign > 0]
+        answers[cell] = shown[-1] if shown else OPEN
+    for name in METHODS:
+        answers[name] = "shrinks" if judged[name].sign < 0 else "no change was shown"
+    return answers, judged
+
+
+def learned(cell: Cell) -> Cell:
+    """Return the cell of the same method with the learned predictor."""
+    return cell._replace(setting=f"{cell.setting.split()[0]} learnable")
+
+
+def slopes(rows: Sequence[Row], method: str) -> list[float]:
+    """Return for each seed the slope of the advantage of σ^-0.5 over log(epochs) on the digits."""
+    lengths = PLAN["epochs"]["schedule"]["digits"]
+    fixed = [Cell(f"{method} -0.5", "digits", length) for length in lengths]
+    advantages = [pairs(rows, Comparison(cell, learned(cell))) for cell in fixed]
+    x = [math.log(length) for length in lengths]
+    return [statistics.linear_regression(x, y).slope for y in zip(*advantages)]
+
+
+def recommended(rows: Sequence[Row]) -> tuple[dict[str, tuple[bool, list[str]]], Results]:
+    """Return for each method True and the filter that beats all others on both variants.
+
+    If there is none, return False and the filters within the margin of the best mean on both.
+    """
+    judged = judge(
+        rows,
+        [
+            compare(f"{method} {first}", f"{method} {other}", data)
+            for method in METHODS
+            for data in VARIANTS
+            for first, other in combinations(FILTERS, 2)
+        ],
+    )
+    answers = {}
+    for method in METHODS:
+        wins = dict.fromkeys(FILTERS, 0)
+        for first, other in combinations(FILTERS, 2):
+            sign = _agreed(judged, f"{method} {first}", f"{method} {other}")
+            wins[first if sign > 0 else other] += abs(sign)
+        best = [name for name in FILTERS if wins[name] == len(FILTERS) - 1]
+        answers[method] = (True, best) if best else (False, _close(rows, method))
+    return answers, judged
+
+
+def _close(rows: Sequence[Row], method: str) -> list[str]:
+    """Return the filters whose mean is within the margin of the best on both variants."""
+    close = list(FILTERS)
+    for data in VARIANTS:
+        means = {
+            name: statistics.fmean(values(rows, Cell(f"{method} {name}", data)).values())
+            for name in FILTERS
+        }
+        close = [name for name in close if means[name] >= max(means.values()) - PLAN["margin"]]
+    return close

@@ -23,9 +23,9 @@ BUDGETS = {
     "rdm_solo/preview rdm_solo/paper": 390,
     "rdm_solo/cli": 400,
     "rdm_solo hydra_plugins": 18350,
-    "studies": 3000,
+    "studies": 3200,
     "benchmarks": 900,
-    "tests": 15000,
+    "tests": 15100,
 }
 COUNTED = {".py", ".html", ".css", ".js"}
 

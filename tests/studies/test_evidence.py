@@ -70,7 +70,7 @@ def test_statistics_are_scipys():
         count, total = rng.randint(0, 30), 30
         exact = stats.binomtest(count, total).proportion_ci(0.95, method="exact")
         assert share(count, total) == pytest.approx(tuple(exact), abs=1e-9)
-    assert difference([2.0, 2.0]) == (2, 2, 2, 0)
+    assert difference([2.0, 2.0]) == (2, 2, 2, 0, 0)
 
 
 def test_holm_is_the_closed_test_of_bonferroni():

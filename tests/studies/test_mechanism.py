@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
 from conftest import features
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.train import checks, compose
-from studies.mechanism import page, verdicts
+from studies.mechanism import verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
-from studies.mechanism.plan import DATA, HEAD, MEASURED, OK, SEEDS, SETTINGS
-from studies.mechanism.runs import missing, options
+from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
+from studies.mechanism.runs import TUNING, missing, options
 from studies.mechanism.speeds import Speeds, slope
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
@@ -75,25 +77,58 @@ def test_a_target_filter_that_keeps_the_largest_directions_lowers_the_rank():
         assert low < high
 
 
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_planned_run_has_a_valid_config(setting, data):
-    cfg = compose(options(setting, data, seed=3))
+ALL_CELLS = [cell for question in PLAN["settings"] for cell in cells(question)]
+
+
+@pytest.mark.parametrize("cell", sorted(set(ALL_CELLS)), ids=lambda cell: " ".join(map(str, cell)))
+def test_every_planned_run_has_a_valid_config(cell):
+    cfg = compose(options(Run(cell, seed=3, rate="0.25")))
     checks.check(cfg)
     arms = ("truncation", "rotated", "rotated anew", "noise")
-    assert OmegaConf.select(cfg, "callbacks.arm.arm") == (setting if setting in arms else None)
+    arm = OmegaConf.select(cfg, "callbacks.arm.arm")
+    assert arm == (cell.setting if cell.setting in arms else None)
+    assert cfg.max_epochs == cfg.callbacks.probe.epochs[-1] == cell.epochs
+    assert cfg.optimizer.lr == 0.25
+    assert ("speeds" in cfg.callbacks) == (cell in cells("rate"))
 
 
-def test_runs_with_a_row_are_not_repeated(tmp_path):
-    row = dict.fromkeys(HEAD, "") | {"setting": "both", "data": "angles", "seed": str(SEEDS[1])}
-    row |= dict.fromkeys(MEASURED, "50") | {"status": OK}
-    everything = missing([])
-    assert len(everything) == len(set(everything)) == len(SEEDS) * len(DATA) * len(SETTINGS)
-    assert set(everything) - set(missing([row])) == {("both", "angles", SEEDS[1])}
-    page.write([row], tmp_path / "page.md")
-    text = (tmp_path / "page.md").read_text()
-    assert "| angles | both | 1 | 50.0 |" in text
-    assert f"1 of\n{len(everything)} runs are there" in text
+def row_of(run: Run, **measured: float) -> dict[str, str]:
+    row = run.cell._asdict() | {"seed": run.seed, "rate": run.rate, "status": OK}
+    return {key: str(value) for key, value in (row | measured).items()}
+
+
+def test_questions_are_trained_in_turn_each_with_the_rates_that_were_chosen():
+    rows, turns = [], []
+    while todo := missing(rows):
+        turns.append(todo)
+        assert not {run.cell for run in todo} & {run.cell for turn in turns[:-2] for run in turn}
+        # 1.0 is best on the textures; elsewhere all rates are equal, and the smallest is taken.
+        rows += [
+            row_of(run, linear=60 if (run.cell.data, run.rate) == ("textures", "1.0") else 50)
+            for run in todo
+        ]
+    tuned = [len(turn) for turn in turns if {run.seed for run in turn} == set(TUNING)]
+    assert tuned == [6 * 3 * 4 * 2, 8 * 5 * 4 * 2]
+    assert len(turns) == len(PLAN["settings"]) + len(tuned)
+    counted = [run for turn in turns for run in turn if run.seed in SEEDS]
+    assert len(counted) == len(set(counted)) == len(SEEDS) * len(set(ALL_CELLS))
+    for each in counted:
+        best = "1.0" if each.cell.data == "textures" else "0.25"
+        is_tuned = any(each.cell in cells(question) for question in PLAN["tuned"])
+        assert each.rate == (best if is_tuned else "")
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_rates_are_chosen_on_training_images_only(data):
+    run = Run(Cell("SimSiam -0.5", data), TUNING[0], "0.5")
+    chosen, counted = (
+        instantiate(compose(options(each)).dataset.source)
+        for each in (run, run._replace(seed=SEEDS[0]))
+    )
+    assert len(chosen.val) == len(counted.train) // 5
+    images = [set(map(bytes, part.images.numpy())) for part in (chosen.train, chosen.val)]
+    assert images[0] | images[1] == set(map(bytes, counted.train.images.numpy()))
+    assert not images[0] & images[1]
 
 
 @pytest.mark.parametrize("power", [-0.5, 0.0, 0.25, 1.0])
@@ -112,25 +147,33 @@ def test_a_run_writes_the_slope_of_each_chosen_epoch(tmp_path):
 
 
 def table(
-    accuracies: dict[str, float], gaps: dict[str, float] | None = None
+    accuracies: Mapping[object, float], column: str = "linear", **others: Mapping[str, float]
 ) -> list[dict[str, str]]:
-    """Return rows of all settings and data sets, with noise of up to half a point."""
+    """Return rows of all cells, with noise of up to half a point.
+
+    Keys are cells, settings, or settings with a data set.
+    """
+
+    def at(values: Mapping[object, float], cell: Cell) -> float:
+        for key in (cell, (cell.setting, cell.data), cell.setting):
+            if key in values:
+                return values[key]
+        return 50.0
+
     return [
-        {
-            "data": data,
-            "setting": setting,
-            "seed": str(seed),
-            "linear": str(
-                accuracies.get(setting, 50.0) + (seed * (1 + len(setting) % 3) % 5 - 2) / 4
-            ),
-            "gap": str((gaps or {}).get(setting, 4.0)),
-        }
-        for data in DATA
-        for setting in SETTINGS
+        row_of(
+            Run(cell, seed),
+            **{
+                name: at(values, cell) + (seed * (1 + len(cell.setting) % 3) % 5 - 2) / 4
+                for name, values in {column: accuracies, **others}.items()
+            },
+        )
+        for cell in set(ALL_CELLS)
         for seed in SEEDS
     ]
 
 
+GAPS = dict.fromkeys(SETTINGS, 4.0)
 ALL = dict.fromkeys(("power", *verdicts.MATCHED), 60.0)
 
 
@@ -141,10 +184,11 @@ ALL = dict.fromkeys(("power", *verdicts.MATCHED), 60.0)
         (ALL | {"noise": 50.0}, {}, "a gap does not suffice"),
         (ALL | {"noise": 50.0}, {"noise": 1.0}, "a gap suffices"),  # its gap was too small
         (ALL | {"noise": 51.0}, {}, "undecided"),
+        (ALL | {("noise", "textures"): 50.0}, {}, "undecided"),  # fails on one variant only
     ],
 )
 def test_whether_a_gap_is_sufficient(accuracies, gaps, answer):
-    said, judged = verdicts.sufficient(table(accuracies, gaps))
+    said, judged = verdicts.sufficient(table(accuracies, gap=GAPS | gaps))
     assert said == answer
     assert len(judged) == 15
 
@@ -159,3 +203,70 @@ def test_whether_a_gap_is_sufficient(accuracies, gaps, answer):
 )
 def test_whether_a_gap_is_necessary(accuracies, answer):
     assert verdicts.necessary(table(accuracies))[0] == answer
+    assert verdicts.necessary(table(accuracies, "erank"), "erank")[0] == answer
+
+
+FASTER = {f"mse {alpha}": 52.0 for alpha in verdicts.ALPHAS}
+
+
+@pytest.mark.parametrize(
+    ("slope", "rank", "answer"),
+    [
+        ({}, {}, "no difference beyond the gap was found"),
+        (FASTER, {}, "the loss changes the rates"),
+        (FASTER | {"mse 1": 48.0}, {}, "no difference beyond the gap was found"),
+        (FASTER | {("mse 1", "angles"): 50.0}, {}, "no difference beyond the gap was found"),
+        ({}, FASTER | {"mse 1": 48.0}, "rate matters beyond the gap"),
+        ({}, {"mse 0.5": 52.0, "mse 1": 48.0}, "no difference beyond the gap was found"),
+        (FASTER, FASTER, "the loss changes the rates and rate matters beyond the gap"),
+    ],
+)
+def test_whether_the_loss_changes_rates_and_rank(slope, rank, answer):
+    said, judged = verdicts.rate(table(slope, "slope", erank=rank))
+    assert said == answer
+    assert len(judged) == 18
+
+
+def test_at_which_batch_sizes_a_running_spectrum_differs():
+    assert verdicts.spectrum(table({}))[0] == "no difference was found"
+    accuracies = {
+        "batch 16, momentum 0.5": 52.0,
+        "batch 64, momentum 0.998": 48.0,
+        ("batch 256, momentum 0.5", "textures"): 52.0,  # one variant only
+    }
+    said = verdicts.spectrum(table(accuracies))[0]
+    assert said == "batch 16: momentum 0.5 is better; batch 64: momentum 0.998 is worse"
+
+
+def test_how_fixed_filters_compare_over_complete_schedules():
+    fixed = [Cell("SimSiam -0.5", "digits", length) for length in (10, 30, 100)]
+    advantages = dict(zip(fixed, (53.0, 51.5, 50.0)))
+    answers, judged = verdicts.schedule(table(advantages | {"BYOL -0.5": 48.0}))
+    assert [answers[cell] for cell in fixed] == ["superior", "superior", "not inferior"]
+    assert answers[Cell("BYOL -0.5", "textures")] == "undecided"
+    assert (answers["SimSiam"], answers["BYOL"]) == ("shrinks", "no change was shown")
+    assert len(judged) == 2 * 5 * 2 + 2
+    slope = judged["SimSiam"].test.mean
+    assert slope == pytest.approx(-3 / math.log(10), abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [
+        ({"BYOL -1": 53.0}, (True, ["-1"])),
+        ({("BYOL -1", "textures"): 53.0}, (False, ["-1"])),  # equal on the other variant
+        ({"BYOL -1": 53.0, "BYOL -0.3": 53.0}, (False, ["-0.3", "-1"])),
+        ({}, (False, list(verdicts.FILTERS))),
+    ],
+)
+def test_which_filter_is_recommended(accuracies, best):
+    answers, judged = verdicts.recommended(table(accuracies))
+    assert answers["BYOL"] == best
+    assert answers["SimSiam"] == (False, list(verdicts.FILTERS))
+    assert len(judged) == 24
+
+
+def test_a_run_that_chose_a_rate_does_not_count():
+    cell = Cell("SimSiam -1", "digits", 10)
+    rows = [row_of(Run(cell, seed, "0.5"), linear=90.0) for seed in (TUNING[0], SEEDS[3])]
+    assert verdicts.values(rows, cell) == {SEEDS[3]: 90.0}
