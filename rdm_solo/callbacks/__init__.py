@@ -15,6 +15,7 @@ _MODULES = {
     "Progress": "epoch_reports",
     "RankFigure": "pictures",
     "SkippedImages": "epoch_reports",
+    "Speeds": "speeds",
     "WeightedKNN": "knn",
 }
 __all__ = [*_MODULES, "is_last_epoch"]

@@ -1,6 +1,6 @@
 """Figures that compare the last values of settings: against p, and as a list."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -37,10 +37,11 @@ def panel_row(group: Group) -> tuple[str, str]:
 
 
 def _with_exponents(all_groups: Groups) -> list[Group]:
-    """Return all settings of the methods that were run with several exponents."""
-    rows = {panel_row(group) for group in all_groups if group.first.p is not None}
-    exponents = {group.first.p for group in all_groups} - {None}
-    return [g for g in all_groups if panel_row(g) in rows] if len(exponents) > 1 else []
+    """Return all settings of the methods of which a filter was run with several exponents."""
+    exponents = {(panel_row(g), g.family, g.first.p) for g in all_groups if g.first.p is not None}
+    counts = Counter((row, family) for row, family, _ in exponents)
+    rows = {row for (row, _), count in counts.items() if count > 1}
+    return [group for group in all_groups if panel_row(group) in rows]
 
 
 @partial(
@@ -49,7 +50,7 @@ def _with_exponents(all_groups: Groups) -> list[Group]:
     caption="Last values; p = 0 means no filter. A wider gap is not always better: look at where "
     "the accuracy peaks. Horizontal lines are settings without an exponent, crosses are settings "
     "whose runs all diverged.",
-    needs="runs with several exponents p (filter=..._pow)",
+    needs="a filter with several exponents p (filter=..._pow)",
     seeds="Points: mean of {n} seeds. Bars: minimum to maximum.",
     choose=_with_exponents,
 )
@@ -110,8 +111,10 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
     upwards = sorted(groups, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
     names = [style.wrap(g.label, LETTERS * style.char_width(8), 8) for g in upwards]
     height = LINE * (2 + max(name.count("\n") for name in names))
-    figure, panels = style.figure(3, panel=(3.5, 0.5 + height * len(names)))
-    for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
+    columns = [measured, "erank/centred", "erank/gap"]
+    columns += ["rate/slope"] if any(group.last("rate/slope") for group in groups) else []
+    figure, panels = style.figure(len(columns), panel=(3.5, 0.5 + height * len(names)))
+    for axes, column in zip(panels, columns):
         for y, group in enumerate(upwards):
             points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
             points["marker"] = "X" if diverged(group) else "o"

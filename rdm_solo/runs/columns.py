@@ -146,6 +146,7 @@ COLUMNS = {
             digits=3,
             compared=True,
         ),
+        Column("rate/slope", "slope of log speed on log λ"),  # only with callbacks.speeds
         Column("train/loss", "loss", "training loss", digits=3, compared=True),
         Column("train/loss_share", "loss / ln K", digits=4),  # only for methods with a softmax
         Column("val/acc1", "online acc.", ACCURACY, digits=1, compared=True),

@@ -12,7 +12,6 @@ from rdm_solo import runs
 from studies import training
 from studies.evidence.probe import FILE
 from studies.evidence.runs import commit
-from studies.mechanism import speeds
 from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
 from studies.table import Row
 
@@ -67,7 +66,7 @@ def options(run: Run) -> list[str]:
         chosen += [target, f"+callbacks.arm.seed={seed}"]
     chosen += _callback("probe", "studies.evidence.probe.Probe", [0, epochs])
     if setting in PLAN["settings"]["rate"]:
-        chosen += _callback("speeds", "studies.mechanism.speeds.Speeds", SPEEDS)
+        chosen += _callback("speeds", "rdm_solo.callbacks.Speeds", SPEEDS)
     return [*PLAN["shared"], *DATA[data], *chosen]
 
 
@@ -96,8 +95,9 @@ def measure(cell: Cell, seed: int, rate: str) -> Row:
             epochs = zip(metrics["epoch"], metrics["erank/gap"])
             gaps = [gap for epoch, gap in epochs if epoch > WARMUP and math.isfinite(gap)]
             values["gap"] = statistics.fmean(gaps)
-            if (path := folder / speeds.FILE).exists():
-                values["slope"] = statistics.fmean(json.loads(path.read_text()).values())
+            if "rate/slope" in metrics:
+                slopes = filter(math.isfinite, metrics["rate/slope"])
+                values["slope"] = statistics.fmean(slopes)
     return {name: str(value) for name, value in about.items()} | {
         name: f"{value:.7g}" for name, value in values.items()
     }

@@ -24,7 +24,7 @@ pytest.importorskip("tensorboard")
 BOTH = [*SMALL, "logger=[tensorboard,wandb]", "logger.wandb.offline=true", "seed=4"]
 
 # The names that every logger uses.
-NAMES = COLUMNS.keys() - {"epoch", "erank/logits", "train/loss_share"}
+NAMES = COLUMNS.keys() - {"epoch", "erank/logits", "train/loss_share", "rate/slope"}
 
 
 @dataclass

@@ -174,6 +174,7 @@ def test_settings_without_measurements_have_no_panel():
         ("variants", [run(None), run(None, filter="identity")]),
         ("symmetric", [run(None)]),
         ("sweep", [run(), run(None)]),
+        ("sweep", [run(-0.5), run(1.0, filter="online_pow")]),  # one exponent of each filter
         ("comparison", [run()]),
         ("comparison", [run(), run(-0.3)]),
         ("spectra", [replace(run(), spectra={})]),
@@ -274,6 +275,9 @@ def test_settings_stand_from_the_most_accurate_down():
     assert heights[70] < heights[80] < heights[90]
     assert {line.get_marker() for line in accuracy.lines} == {"o", "X"}
     assert rank.get_xlabel() == "effective rank around the mean"
+    members[0] = replace(members[0], metrics=members[0].metrics | {"rate/slope": np.ones(3)})
+    slope = plots.comparison(members).axes[3]
+    assert {line.get_xdata()[0] for line in slope.lines} == {1.0}
 
 
 def test_predictions_start_at_the_first_measured_rank():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -11,7 +10,6 @@ import torch
 from conftest import features
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, run
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.train import checks, compose
@@ -19,7 +17,6 @@ from studies.mechanism import verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
 from studies.mechanism.runs import TUNING, missing, options
-from studies.mechanism.speeds import Speeds, slope
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
 
@@ -129,21 +126,6 @@ def test_rates_are_chosen_on_training_images_only(data):
     images = [set(map(bytes, part.images.numpy())) for part in (chosen.train, chosen.val)]
     assert images[0] | images[1] == set(map(bytes, counted.train.images.numpy()))
     assert not images[0] & images[1]
-
-
-@pytest.mark.parametrize("power", [-0.5, 0.0, 0.25, 1.0])
-def test_the_slope_is_the_power_of_the_eigenvalue(power):
-    x = decaying().double()
-    lam, vectors = torch.linalg.eigh(x.mT @ x / len(x))
-    after = x + 0.01 * x @ (vectors * lam.pow(power)) @ vectors.mT
-    assert slope(x, after) == pytest.approx(power, abs=1e-9)
-
-
-def test_a_run_writes_the_slope_of_each_chosen_epoch(tmp_path):
-    run(tmp_path, *SMALL, "max_epochs=3", callbacks=[Speeds(tmp_path, [2, 3], rows=32)])
-    slopes = json.loads((tmp_path / "speeds.json").read_text())
-    assert list(slopes) == ["2", "3"]
-    assert all(math.isfinite(value) for value in slopes.values())
 
 
 def table(

@@ -1,0 +1,60 @@
+"""Log how fast the projections change in the directions of large and of small eigenvalues."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rdm_solo.distributed import gather, world_size
+from rdm_solo.lightning import pl
+
+CUT = 1e-4  # smaller eigenvalues, relative to the largest, are not fitted
+
+
+class Speeds(pl.Callback):
+    """Log ``rate/slope``, the :func:`slope` over each of these epochs (2 or later).
+
+    The projections are those of the first ``rows`` training images, without augmentation.
+    """
+
+    def __init__(self, epochs: Sequence[int], rows: int = 1024) -> None:
+        self.epochs, self.rows = set(epochs), rows
+        self.latest: dict[int, Tensor] = {}  # by the epoch after which they were computed
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        epoch = trainer.current_epoch + 1
+        if trainer.sanity_checking or not self.epochs & {epoch, epoch + 1}:
+            return
+        before, self.latest = self.latest, {epoch: self._projections(trainer, pl_module)}
+        if epoch in self.epochs and epoch - 1 in before:
+            value = slope(before[epoch - 1], self.latest[epoch])
+            pl_module.log_dict({"rate/slope": value}, sync_dist=True)
+
+    @torch.no_grad()
+    def _projections(self, trainer: Any, pl_module: Any) -> Tensor:
+        wanted, rows = -(-self.rows // world_size()), []
+        for x, _ in trainer.datamodule.memory_dataloader():
+            rows.append(pl_module.projector(pl_module.backbone(x)))
+            if sum(map(len, rows)) >= wanted:
+                break
+        return torch.cat(gather(torch.cat(rows)[:wanted])).cpu()
+
+
+def slope(before: Tensor, after: Tensor) -> float:
+    """Return the slope of the log relative speed on the log eigenvalue. Shapes: ``(N, k)`` each.
+
+    The relative speed of direction i is the root of ``E[(u_i . dz)^2] / lambda_i``, for the change
+    dz, and the eigenvectors u_i and eigenvalues lambda_i of the second moment before it.
+
+    >>> z = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    >>> round(slope(z, z * torch.tensor([1.2, 1.1])), 3)  # the larger direction is twice as fast
+    0.5
+    """
+    before, change = before.double(), (after - before).double()
+    lam, vectors = torch.linalg.eigh(before.mT @ before / len(before))
+    speed = ((change @ vectors).square().mean(0) / lam.clamp_min(1e-300)).sqrt()
+    kept = (lam > CUT * lam[-1]) & (speed > 0)
+    x, y = lam[kept].log(), speed[kept].log()
+    x = x - x.mean()
+    return float((x * y).sum() / x.square().sum())
