@@ -71,66 +71,7 @@ RULE_SETS: dict[str, Alarm] = {
 }
 HEAD = ["rule", "failed runs found", "false alarms", "right, if 1 run in 10 fails"]
 
-PAGE = """\
-# Are the warnings of collapse right?
-
-A warning should mean that training did not help the features. We trained {runs} runs that were not
-used to choose any bound. {diverged} diverged and are not judged. On this page a run has *failed* if
-the linear accuracy of its features on held-out images ends less than {margin} points above that of
-its own untrained network: {failed} runs failed, and {healthy} are *healthy*.
-
-**With labels, a warning finds {share} of the failed runs. If one run in ten fails, {precision} of
-the warnings are right. Of the rules without labels, LiDAR of the features below 3 raises the fewest
-false alarms ({lidar_false}). It finds {lidar} of the failed runs and is not in the package.** The
-aim was to find 90 % of the failed runs with at most 2 % false alarms. No rule reaches both.
-`studies/alarms/plan.yaml`, written before the first run, allowed a *warning* at most 2 % false
-alarms. A destroyed encoder raises {false}, slightly more, and is kept as the only warning. The
-package's other rules raise more false alarms and are *notes*.
-
-{table}
-
-Rules in italics are not in the package. "Outputs" are the projections or logits that the loss
-compares, "features" are the backbone's outputs. The rules "stuck loss" and "rank of the softmax"
-were judged only on methods with a softmax. Negative gaps are not counted. In brackets are 95 %
-intervals, bootstrapped over the {settings} settings.
-
-## How to read a warning or a note
-
-- **Destroyed encoder** (a warning): the accuracy above chance is below half of its best value, or
-  the accuracy is at chance. The linear accuracy of runs with this warning differed from that of
-  their untrained networks by {flagged} points (median; quartiles {quartiles}). Half of the warnings
-  came by epoch {median} of {epochs}. The rule finds {large} failed runs that end at least 5 points
-  below their untrained network, and {small} other failed runs.
-- **kNN below the untrained network's** (a note) finds the most failed runs of the package's single
-  rules, but {below} healthy runs meet it at some time. In {stayed} of these {dips}, kNN was still
-  below the untrained network's at the end.
-- **Collapsed outputs** (notes) say little about the features. {outputs} healthy runs had such a
-  note, and {survivors} runs with one ended at least 5 points above their untrained network.
-- **Without labels**, look at the features. A rank below 2 (the note "collapsed features") finds
-  {few_found} failed runs, and {few_false} healthy runs have it. `lidar/features` below 3 is met
-  less often and is more often right.
-
-## How it was done
-
-`python -m studies.alarms` trains the runs and writes this page. `studies/alarms/plan.yaml` has the
-rules and was committed before the first run. `runs.csv` beside it has a row for each run.
-{tuned} other runs were used to choose the rules.
-
-- Data: generated textures in two variants, on which pretraining beats raw pixels, and
-  scikit-learn's digits. The linear classifiers are trained on the training images and tested on
-  held-out images, which neither pretraining nor the rules use.
-- {methods} methods (all of solo-learn's except MAE) and the two symmetric baselines, for {epochs}
-  epochs, with a small residual network or a small vision transformer from timm. Outputs have 16 to
-  512 dimensions, features 48 or 64. Both accuracies were measured in every second epoch, so a
-  destroyed encoder was always judged by kNN.
-- Settings that may fail: learning rates 20 to 200 times too high, strong weight decay, crops of 2
-  to 10 % of the image, no augmentation, no predictor, a linear predictor, a filter the wrong way
-  round, no batch norm, no centring, no sharpening, a softmax with a high temperature.
-
-Small networks and {epochs} epochs show which rules work. They do not show how often runs like yours
-fail. In longer training, runs with collapsed outputs may lose their features later.
-`studies/alarms/appendix.md` has the rates by data set, method and setting, and every mistake.
-"""
+PAGE = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
 
 CHOOSING = """\
 ## Choosing a run without labels

@@ -12,5 +12,5 @@ command.run(
     missing,
     measure,
     write,
-    "studies/mechanism/appendix.md",
+    "docs/mechanism.md",
 )

@@ -30,43 +30,7 @@ RANKS = {
 # The interval needs more than 3 methods.
 FEWEST_METHODS = 4
 
-PAGE = """\
-# All methods side by side
-
-All methods of solo-learn except MAE, INTL, LeJEPA and two symmetric baselines were trained on the
-digits, each with its own recipe and {seeds} seeds. Raw pixels beat most methods on these images
-([the evidence](evidence.md)). The accuracies say whether a method works, not which one is better.
-`studies/methods/appendix.md` has all measures.
-
-{diverged}![Effective rank around the mean, and kNN accuracy, over the epochs](methods.png)
-
-*Line: mean over the seeds. Band: minimum to maximum.*
-
-## What each loss compares
-
-The online output is the predictor's output or, without a predictor, the projection. For SwAV, DINO
-and DeepCluster v2 it is the softmax over prototypes. The loss compares it with the target:
-
-{targets}
-
-## The numbers
-
-Last epoch, mean ± standard deviation over n seeds. k is the dimension of the projection. The gap is
-the target's effective rank minus the online rank. No run has a target filter.
-
-{numbers}
-
-{leads}
-{warnings}
-- Methods with a higher rank around the mean have a higher kNN accuracy here: Spearman's correlation
-  over {n} methods is {correlation} (95 % interval in brackets). Left out are methods whose target
-  is a softmax, methods that see labels, and methods whose branches have the same output (SimCLR,
-  Barlow Twins, VICReg, VIbCReg, W-MSE, INTL, LeJEPA and the symmetric baselines).
-- The projection's rank is not the backbone's. It depends on the projector's last layers, on k and
-  on the batch. Within one method a very low rank means that the outputs collapsed, which says
-  little about the features ([how often such a note is right](collapse.md)).
-
-{absent}"""
+PAGE = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
 
 APPENDIX = """\
 # All methods side by side: all numbers

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from conftest import features
+from conftest import ROOT, features
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.train import checks, compose
-from studies.mechanism import verdicts
+from studies.mechanism import page, verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
+from studies.mechanism.figures import PANELS, figure
 from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
 from studies.mechanism.runs import TUNING, missing, options
+from studies.table import read
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
 
@@ -252,3 +254,33 @@ def test_a_run_that_chose_a_rate_does_not_count():
     cell = Cell("SimSiam -1", "digits", 10)
     rows = [row_of(Run(cell, seed, "0.5"), linear=90.0) for seed in (TUNING[0], SEEDS[3])]
     assert verdicts.values(rows, cell) == {SEEDS[3]: 90.0}
+
+
+def test_the_recorded_page_is_that_of_the_recorded_table():
+    recorded = read(ROOT / "studies/mechanism/runs.csv")
+    assert page.page(recorded) == (ROOT / "docs/mechanism.md").read_text(encoding="utf-8")
+    assert page.appendix(recorded) == page.APPENDIX.read_text(encoding="utf-8")
+
+
+def test_a_question_is_answered_when_all_of_its_runs_are_there():
+    accuracies = {"power": 60.0, "BYOL -1": 53.0, "SimSiam -0.5": 53.0}
+    rows = table(accuracies, erank={}, slope={}, gap=GAPS, seconds={})
+    text = page.page(rows)
+    assert "**A gap does not suffice.**" in text
+    assert "**By linear accuracy: a gap is necessary. By effective rank: a gap is necess" in text
+    assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
+    assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
+    assert "Not answered" not in text
+    short = [row for row in rows if (row["setting"], row["seed"]) != ("noise", "203")]
+    assert page.page(short).count("**Not answered yet:** 3 runs are missing.") == 1
+
+
+def test_a_figure_has_the_difference_and_interval_of_each_comparison():
+    rows = table({"power": 60.0, "noise": 48.0})
+    accuracy, _ = figure(rows, PANELS["sufficient"][:1] * 2).axes
+    dots = [line for line in accuracy.lines if line.get_marker() == "o"]
+    assert len(dots) == 5 * len(DATA)
+    means = sorted({round(float(dot.get_xdata()[0]), 3) for dot in dots})
+    assert (means[0], means[-1]) == (-2.0, 10.0)
+    names = [label.get_text() for label in accuracy.get_yticklabels()]
+    assert names[1:] == ["truncation", "rotated", "rotated anew", "noise"]

@@ -1,7 +1,7 @@
 """Drills: the same test with a few seeded tries in the suite, and with many in `.ci/run drills`.
 
 A test marked ``drill`` gets the number of tries from :func:`tries` and passes the result to
-:func:`record`; ``docs/cost.md`` has the table. Another ``DRILL_SEED`` draws other tries.
+:func:`record`; ``docs/evidence.md`` has the table. Another ``DRILL_SEED`` draws other tries.
 ``DRILL_TABLE`` names a file to which each drill adds a row.
 """
 

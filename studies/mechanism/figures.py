@@ -1,0 +1,121 @@
+"""A figure for each question: differences between settings with their 95 % intervals."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rdm_solo.plots import style
+from studies.intervals import difference
+from studies.mechanism.plan import DATA, PLAN, Cell
+from studies.mechanism.verdicts import (
+    ALPHAS,
+    BATCHES,
+    FILTERS,
+    MATCHED,
+    METHODS,
+    MOMENTA,
+    Comparison,
+    learned,
+    pairs,
+)
+from studies.table import Row
+
+COLOURS = {"digits": style.GREY, "textures": style.ORANGE, "angles": style.GREEN}
+LABELS = {
+    "linear": "difference in linear accuracy (points)",
+    "erank": "difference in effective rank",
+    "slope": "difference in slope",
+}
+
+
+class Panel(NamedTuple):
+    """Rows of comparisons, each with at most one comparison for each data set."""
+
+    title: str
+    column: str
+    rows: Mapping[str, Sequence[Comparison]]
+
+
+def _panel(names: Iterable[tuple[str, str, str]], column: str = "linear", title: str = "") -> Panel:
+    """Return a panel from rows' labels and the two settings that each compares."""
+    rows = {
+        label: [Comparison(Cell(name, data), Cell(other, data), column) for data in DATA]
+        for label, name, other in names
+    }
+    return Panel(title, column, rows)
+
+
+def _advantage(method: str) -> Panel:
+    """Return the panel of the advantage of -0.5 after schedules of several lengths."""
+    lengths: dict[str, list[int]] = PLAN["epochs"]["schedule"]
+    rows: dict[str, list[Comparison]] = {f"{n} epochs": [] for n in lengths["digits"]}
+    for data, several in lengths.items():
+        for n in several:
+            cell = Cell(f"{method} -0.5", data, n)
+            rows[f"{n} epochs"].append(Comparison(cell, learned(cell)))
+    return Panel(method, "linear", rows)
+
+
+_NAMES = {"power": "target σ^-0.5", "online": "online σ", "both": "σ^-1 on both"}
+_ARMS = [(_NAMES.get(arm, arm), arm, "identity") for arm in ("power", *MATCHED)]
+_STOPPED = [
+    (
+        f"{_NAMES[filter]}, {stop} stopped",
+        filter + ("" if stop == "target" else f", {stop} stopped"),
+        other,
+    )
+    for stop, other in (
+        ("target", "identity"),
+        ("online", "identity"),
+        ("none", "identity, none stopped"),
+    )
+    for filter in ("power", "online", "both")
+    if (filter, stop) != ("both", "online")  # equal to both, target stopped
+]
+_LOSSES = [(f"α = {alpha}", f"mse {alpha}", f"iso {alpha}") for alpha in ALPHAS]
+_SPECTRA = [
+    (f"batch {n}, momentum {m}", f"batch {n}, momentum {m}", f"batch {n}, momentum 0")
+    for n in BATCHES
+    for m in MOMENTA
+]
+PANELS = {
+    "sufficient": [_panel(_ARMS), _panel(_ARMS, "erank")],
+    "necessary": [_panel(_STOPPED), _panel(_STOPPED, "erank")],
+    "rate": [_panel(_LOSSES, "slope"), _panel(_LOSSES, "erank")],
+    "schedule": [_advantage(method) for method in METHODS],
+    "spectrum": [_panel(_SPECTRA), _panel(_SPECTRA, "erank")],
+    "recommended": [
+        _panel(
+            [(f"σ^{p}", f"{method} {p}", f"{method} learnable") for p in FILTERS[1:]], title=method
+        )
+        for method in METHODS
+    ],
+}
+
+
+@style.styled
+def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
+    """Draw the mean difference of each comparison and its interval."""
+    names = list(panels[0].rows)
+    drawing = Figure(figsize=(7.4, 0.75 + 0.24 * len(names)), layout="constrained")
+    grid = drawing.subplots(1, len(panels), sharey=True)
+    for ax, panel in zip(grid, panels):
+        for y, name in enumerate(names):
+            for each in panel.rows[name]:
+                test = difference(pairs(rows, each))
+                at = y + (list(DATA).index(each.cell.data) - 1) * 0.22
+                look = {"color": COLOURS[each.cell.data]}
+                ax.plot([test.low, test.high], [at, at], linewidth=1.3, **look)
+                ax.plot([test.mean], [at], "o", markersize=3.6, **look)
+        ax.axvline(0, color="black", linewidth=0.8)
+        ax.set(title=panel.title, xlabel=LABELS[panel.column])
+        ax.grid(axis="x", color="0.88", linewidth=0.6)
+        ax.grid(visible=False, axis="y")
+    grid[0].set_yticks(range(len(names)), [style.typeset(name) for name in names])
+    grid[0].set_ylim(len(names) - 0.5, -0.5)
+    handles = [Line2D([], [], color=COLOURS[data], marker="o", label=data) for data in DATA]
+    drawing.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+    drawing.draw_without_rendering()  # `plots.save` expects a final layout
+    return drawing
