@@ -299,19 +299,6 @@ class TestReturned:
         assert diagnostics.latest.rows == 80
         assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
 
-    def test_positives_are_not_guessed_from_a_single_call(self, tmp_path):
-        """One call of the head for both views does not say whose view is whose."""
-
-        class Both(Pairs):
-            def training_step(self, batch, batch_idx):
-                return self.projector(self.net(batch.flatten(0, 1))).square().mean()
-
-        model = Both()
-        model.projector = nn.Linear(6, 6)
-        diagnostics = fit(model, tmp_path)
-        assert diagnostics.latest.rows == 80
-        assert "erank/positive" not in diagnostics.latest.scalars
-
     def test_large_outputs_are_sampled_and_the_log_says_so_once(self, tmp_path, caplog):
         model = Pairs("online", "target", "positive", k=40)
         diagnostics = fit(model, tmp_path, epochs=2, max_dim=8, sample=16)

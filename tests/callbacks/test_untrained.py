@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from support.small_runs import SMALL, CutInEpoch, all_rows, run
+from support.small_runs import SMALL, all_rows, run
 
 from rdm_solo.lightning import pl
 
@@ -63,12 +63,3 @@ def test_row_0_is_the_spectrum_of_the_first_epochs_views(tmp_path):
         assert row[name] == pytest.approx(float((-(q * q.log()).sum()).exp()), rel=1e-6)
     assert "train/loss" in first
     assert "train/loss" not in row
-
-
-def test_resuming_keeps_row_0_and_measures_nothing_again(tmp_path):
-    run(tmp_path / "whole", *SMALL)
-    with pytest.raises(RuntimeError, match="killed"):
-        run(tmp_path / "cut", *SMALL, callbacks=[CutInEpoch(2)])
-    run(tmp_path / "cut", *SMALL)
-    assert all_rows(tmp_path / "cut") == all_rows(tmp_path / "whole")
-    assert [row["epoch"] for row in all_rows(tmp_path / "cut")] == [0, 1, 2]

@@ -138,6 +138,8 @@ def test_a_download_that_is_not_asked_for_or_fails(tmp_path, monkeypatch):
         raise urllib.error.URLError("name or service not known")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(DataError, match=r"dataset\.root.*dataset\.download=true"):
+        data.cifar10(tmp_path / "none")
     with pytest.raises(DataError, match="name or service not known"):
         data.cifar10(tmp_path, download=True)
     with pytest.raises(ValueError, match=r"^dataset\.download must be true or false, got 'no'"):

@@ -20,14 +20,9 @@ from rdm_solo.filters import (
 )
 from rdm_solo.filters.application import gains, rescale
 from rdm_solo.filters.functions import SHIPPED
-from rdm_solo.messages import UserError
 
 SPECTRUM = torch.diag(torch.tensor([4.0, 2.0, 1.0]))
-
-
-def test_a_function_that_cannot_be_imported_is_refused_before_its_exponent():
-    with pytest.raises(UserError, match="cannot be imported"):
-        takes_p("my_filter.soft")
+LINEAR = {"schedule": "linear", "start": 0, "end": 1}
 
 
 def test_a_function_is_registered_or_given_as_it_is():
@@ -102,6 +97,7 @@ def test_functions_equal_their_matrix_form(name, parameters, matrix):
     [
         (lambda: get("lgo1p"), "did you mean 'log1p'"),
         (lambda: get("no_such_module.soft"), "cannot be imported"),
+        (lambda: takes_p("my_filter.soft"), "cannot be imported"),
         (lambda: get("torch.pi"), "float, not a function"),
         (lambda: get("log1p", p=1.0), "takes no exponent, got p=1.0"),
         (lambda: get("pow"), "needs an exponent p"),
@@ -116,9 +112,13 @@ def test_functions_equal_their_matrix_form(name, parameters, matrix):
         (lambda: get(lambda sigma: sigma + 0j), "got torch.complex128"),
         (lambda: get(lambda sigma: sigma.half()), "got torch.float16"),
         (lambda: SpectralFilter("target", lambda sigma: sigma / 0)(SPECTRUM), "NaN or infinity"),
+        (lambda: as_schedule({"schedule": "cosine", "end": 0}, epochs=3), "number for 'start'"),
+        (lambda: as_schedule({**LINEAR, "schedule": "linaer"}, epochs=3), "did you mean 'linear'"),
+        (lambda: as_schedule({**LINEAR, "epoch": 2}, epochs=3), "key 'epoch'"),
+        (lambda: as_schedule({**LINEAR, "epochs": 0}, epochs=3), "at least 1, got 0"),
     ],
 )
-def test_refused_functions(make, words):
+def test_refused_functions_and_schedules(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -173,26 +173,12 @@ def test_gains_that_leave_the_range_are_rescaled_by_one_constant(dtype, low, hig
 def test_exponents_that_nothing_could_use_are_refused(p):
     for make in (
         lambda: SpectralFilter("online", "pow", p=p),
-        lambda: as_schedule({"schedule": "linear", "start": 0, "end": p}, epochs=3),
+        lambda: as_schedule({**LINEAR, "end": p}, epochs=3),
         lambda: Schedule("constant", p),
     ):
         with pytest.raises(ValueError, match="must be a number from -10 to 10"):
             make()
     assert float(get("pow", -10)(torch.tensor([2.0]).double())) == 2.0**-10
-
-
-@pytest.mark.parametrize(
-    ("schedule", "words"),
-    [
-        ({"schedule": "cosine", "end": 0}, "number for 'start'"),
-        ({"schedule": "linaer", "start": 0, "end": 1}, "did you mean 'linear'"),
-        ({"schedule": "linear", "start": 0, "end": 1, "epoch": 2}, "key 'epoch'"),
-        ({"schedule": "linear", "start": 0, "end": 1, "epochs": 0}, "at least 1, got 0"),
-    ],
-)
-def test_refused_schedules(schedule, words):
-    with pytest.raises(ValueError, match=words):
-        as_schedule(schedule, epochs=3)
 
 
 def test_p_follows_its_schedule():

@@ -1,10 +1,32 @@
-"""Files are whole at any moment."""
+"""Files are whole at any moment; what is read of a stranger's folder, and where is written."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+from support.written_runs import write_run
+
+from rdm_solo.cli import arguments
+from rdm_solo.preview.show import preview
+from rdm_solo.report import entry as report
+from rdm_solo.runs import files
 from rdm_solo.runs.files import write_atomically
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.symlink_to("/dev/zero"), "it is a link that leads out of the folder"),
+        (lambda path: path.write_bytes(b"\xff"), "it is not UTF-8 text"),
+        (lambda path: path.write_text("!!python/object/apply:os.getcwd []"), "could not determine"),
+    ],
+)
+def test_what_is_not_read_is_named(make, said, tmp_path):
+    make(tmp_path / "config.yaml")
+    with pytest.raises(ValueError, match=r"config\.yaml cannot be read \(") as refused:
+        files.read_yaml(tmp_path, "config.yaml")
+    assert said in str(refused.value)
 
 
 def test_a_file_is_replaced_by_text_bytes_or_what_a_function_writes(tmp_path):
@@ -22,3 +44,23 @@ def test_what_was_written_is_on_the_disk_before_the_name_points_to_it(tmp_path, 
     write_atomically(path, "new")
     assert flushed[0] == "old"
     assert path.read_text() == "new"
+
+
+def test_a_file_is_written_beside_links_that_wait_for_it(tmp_path):
+    (tmp_path / "elsewhere").write_text("kept")
+    (tmp_path / "summary.json").symlink_to(tmp_path / "elsewhere")
+    write_atomically(tmp_path / "summary.json", "new")
+    assert (tmp_path / "summary.json").read_text() == "new"
+    assert (tmp_path / "elsewhere").read_text() == "kept"
+
+
+def test_no_page_is_written_through_a_link_that_leads_out_of_the_folder(tmp_path):
+    folder = write_run(tmp_path / "run", 0.5, epochs=3)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("report", "figures"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"report cannot be read .it is a link"):
+        report.write([folder])
+    with pytest.raises(ValueError, match=r"figures cannot be read .it is a link"):
+        preview(arguments.compose("preview", [f"run='{folder}'"]))
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rdm_solo import runs
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.messages import UserError
-from rdm_solo.runs import ownership, saved_config, spectra_files, trust
+from rdm_solo.runs import saved_config, spectra_files, trust
 from rdm_solo.runs.settings import differences
 from rdm_solo.train import compose
 
@@ -92,13 +92,6 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
         assert f"{name} cannot be read (" in missing
 
 
-def test_a_run_that_failed_says_why(tmp_path):
-    write(tmp_path / "run", epochs=2, summary=False)
-    ownership.record_failure(tmp_path / "run", "training has diverged.")
-    missing = runs.load(tmp_path / "run").missing
-    assert {"2 of 3 epochs", "it failed: training has diverged"} == {*missing}
-
-
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
     write(tmp_path / "run", max_epochs=4, epochs=4)
@@ -123,19 +116,17 @@ def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
     assert run.last_measured("val/acc1") == 2
 
 
-@pytest.mark.parametrize(("epoch", "diverged"), [(3, 3), (2, None), ("3", None), (2.5, None)])
-def test_the_summary_says_when_a_run_diverged_until_it_is_resumed(epoch, diverged, tmp_path):
-    write(tmp_path / "run", epochs=2)
+@pytest.mark.parametrize(
+    ("epochs", "epoch", "diverged"),
+    [(0, 1, 1), (2, 3, 3), (2, 2, None), (2, "3", None), (2, 2.5, None)],
+)
+def test_the_summary_says_when_a_run_diverged_until_it_is_resumed(
+    epochs, epoch, diverged, tmp_path
+):
+    write(tmp_path / "run", epochs=epochs)
     (tmp_path / "run" / "summary.json").write_text(json.dumps({"diverged": {"epoch": epoch}}))
-    assert runs.load(tmp_path / "run").diverged == diverged
-
-
-def test_a_run_that_diverged_in_its_first_epoch(tmp_path):
-    write(tmp_path / "run", epochs=0)
-    (tmp_path / "run" / "summary.json").write_text('{"diverged": {"epoch": 1}}')
     run = runs.load(tmp_path / "run")
-    assert (run.diverged, run.epochs) == (1, 0)
-    assert "it diverged in epoch 1 (values from that epoch on are left out)" in run.missing
+    assert (run.diverged, run.epochs) == (diverged, epochs)
 
 
 def test_a_sweep_is_its_runs_in_their_order(tmp_path):
@@ -186,11 +177,6 @@ def test_a_folder_of_a_stranger_calls_no_resolver(text, tmp_path, monkeypatch):
     write(tmp_path / "run", dataset={"name": text}, method={"name": "oc.env"})
     with pytest.raises(UserError, match="it calls a resolver"):
         runs.load(tmp_path / "run")
-
-
-def test_references_between_options_are_followed(tmp_path):
-    write(tmp_path / "run", dataset={"name": "${method.name}"})
-    assert runs.load(tmp_path / "run").dataset == "simsiam"
 
 
 def test_a_saved_config_holds_values_where_resolvers_were(tmp_path, monkeypatch):

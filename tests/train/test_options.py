@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
 from rdm_solo import runs
-from rdm_solo.data.images import DataError
 from rdm_solo.messages import UserError
 from rdm_solo.train import compose, sweep
 
@@ -67,11 +66,6 @@ def test_the_stem_follows_the_views(size, stem):
     cfg = compose(["dataset=folder", f"dataset.image_size={size}"])
     assert cfg.backbone.stem == stem
     assert compose([f"dataset.image_size={size}", "backbone.stem=small"]).backbone.stem == "small"
-
-
-def test_missing_cifar_before_a_model_is_built(tmp_path):
-    with pytest.raises(DataError, match=r"dataset\.root.*dataset\.download=true"):
-        run(tmp_path, "dataset=cifar10", f"dataset.root={tmp_path / 'none'}")
 
 
 @pytest.mark.parametrize(
