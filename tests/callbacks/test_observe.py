@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from support.device_runs import Accelerator
 from support.foreign_method import foreign
 from support.second_device import DEVICE, without_float64
 from support.small_methods import batch, loss_of, make
-from support.small_runs import SILENT
+from support.small_runs import SILENT, all_rows
 from torch import nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
@@ -265,10 +264,9 @@ class TestReturned:
         assert {*saved} == {"epoch", *want.arrays()}
         for name, array in want.arrays().items():
             np.testing.assert_array_equal(saved[name][0], array)
-        with open(tmp_path / "metrics.csv", newline="") as file:
-            untrained, row = csv.DictReader(file)
-        assert untrained["epoch"] == "0"
-        measured = {name for name, value in row.items() if value} - {"epoch"}
+        untrained, row = all_rows(tmp_path)
+        assert untrained["epoch"] == 0
+        measured = row.keys() - {"epoch"}
         assert measured == want.scalars.keys()
         assert ("erank/positive" in measured) is bool(names)
 

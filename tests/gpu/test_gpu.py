@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import functools
 import json
 import math
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import command, features, oracle
+from support import small_runs
 from support.waits import Waits
 from torch import Tensor, nn
 
@@ -156,13 +155,6 @@ def test_a_filter_waits_once(name):
         assert waits(run) <= 1
 
 
-@pytest.mark.parametrize("max_dim", [48, 24])
-def test_an_update_of_the_spectra_does_not_wait(max_dim):
-    metric = BranchSpectra(48, max_dim=max_dim, steps=True).to(DEVICE)
-    x = features("gaussian", 96, 48).to(DEVICE)
-    assert waits(functools.partial(metric.update, x, x.clone(), x.clone())) == 0
-
-
 @pytest.mark.parametrize(("name", "most"), [("learnable", 0), ("target_pow", 2)])
 def test_a_training_step_waits_only_in_its_filters(name, most):
     """Once per view; and recording its outputs for the spectra adds no wait."""
@@ -230,10 +222,9 @@ def test_a_run_trains(precision, tmp_path):
     options = ["filter=target_pow", "max_epochs=3", "trainer=gpu", f"trainer.precision={precision}"]
     run = command("rdm_solo.train", *options, "hydra.run.dir=run", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    with open(tmp_path / "run" / "metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 3
-    assert float(rows[-1]["erank/gap"]) > 0
-    assert float(rows[-1]["val/knn_acc1"]) > 60  # chance: 10
+    table = small_runs.rows(tmp_path / "run")
+    assert len(table) == 3
+    assert table[-1]["erank/gap"] > 0
+    assert table[-1]["val/knn_acc1"] > 60  # chance: 10
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["device"] == torch.cuda.get_device_name()

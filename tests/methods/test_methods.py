@@ -137,17 +137,6 @@ def test_bf16_features_reach_the_filter_in_float32():
     assert loss.isfinite()
 
 
-def test_linear_drops_the_last_bn_of_simsiam_only():
-    simsiam, byol = (make(f"method={name}", "filter=linear") for name in ("simsiam", "byol"))
-    assert simsiam.projector[-1].bias.requires_grad
-    for model in (simsiam, byol):
-        assert isinstance(model.projector[-1], torch.nn.Linear)
-        assert type(model.predictor) is torch.nn.Linear
-        assert model.predictor.bias is None
-    kept = make("method=simsiam", "filter=target_pow")
-    assert isinstance(kept.projector[-1], torch.nn.BatchNorm1d)
-
-
 def test_filters_add_no_parameters_and_change_no_names():
     plain = make("method=simsiam", "filter=identity").state_dict()
     filtered = make("method=simsiam", "filter=target_pow").state_dict()

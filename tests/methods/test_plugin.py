@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from support.foreign_method import foreign
 from support.image_files import write_tree
 from support.small_methods import batch, configure, loss_of
-from support.small_runs import SILENT
+from support.small_runs import SILENT, rows
 
 from rdm_solo import callbacks, data, methods, register_methods
 from rdm_solo.data import Pipeline, Views
@@ -114,9 +113,8 @@ def test_diagnostics_measure_solo_learns_own_modules(tmp_path):
         callbacks=[callbacks.Diagnostics(tmp_path), callbacks.EpochTable(tmp_path)],
     )
     trainer.fit(model, datamodule=module)
-    with open(tmp_path / "metrics.csv", newline="") as file:
-        _, row = csv.DictReader(file)  # the first is the untrained network
-    assert float(row["erank/online"]) >= 1
-    assert abs(float(row["erank/gap"])) > 1e-6
+    (row,) = rows(tmp_path)
+    assert row["erank/online"] >= 1
+    assert abs(row["erank/gap"]) > 1e-6
     spectra = spectra_files.read(tmp_path)[0]
     assert spectra["lam_online"].shape == (1, 24)

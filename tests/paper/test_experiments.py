@@ -162,6 +162,7 @@ def test_heads_are_the_papers(experiment):
     elif linear:
         assert model.predictor.weight.shape == (HEADS[method][-1],) * 2
         assert model.predictor.bias is None
+        assert method != "simsiam" or model.projector[-1].bias.requires_grad
 
 
 def test_momentum_and_transforms_are_solo_learns(experiment):

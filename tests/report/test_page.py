@@ -203,9 +203,8 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
     for one in runs:
         (one.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         (one.folder / "checkpoints" / "last.ckpt").touch()
-    figure = figures.figure5(
-        [*runs, run(None, method="dino", folder=tmp_path)]
-    )  # without a checkpoint
+    without_checkpoint = run(None, method="dino", folder=tmp_path)
+    figure = figures.figure5([*runs, without_checkpoint])
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["SimSiam, identity", "SimSiam", "BYOL", "SwAV"], "every setting, in order"
     assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"

@@ -9,53 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from support import written_runs
 
 from rdm_solo import runs
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.messages import UserError
-from rdm_solo.runs import saved_config, spectra_files, trust
+from rdm_solo.runs import saved_config, trust
 from rdm_solo.runs.settings import differences
 from rdm_solo.train import compose
-
-CONFIG = {
-    "method": {"name": "simsiam"},
-    "filter": {"name": "target_pow"},
-    "dataset": {"name": "digits"},
-    "p": -0.5,
-    "seed": 3,
-    "max_epochs": 3,
-}
 
 
 def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = True, **changed):
     """Write a run's folder, as far as it is to go."""
-    config = {**CONFIG, **changed}
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
-    if epochs:
-        rows = [f"{epoch},{epoch + 1.5},{'' if epoch > 1 else 9}" for epoch in range(1, epochs + 1)]
-        (folder / "metrics.csv").write_text(
-            "\n".join(["epoch,erank/online,val/acc1", *rows]) + "\n"
-        )
-    if spectra:
-        for epoch in range(1, epochs + 1):
-            spectra_files.write(folder, epoch, {"lam_online": np.ones(4)})
+    config = {**written_runs.config(-0.5, 3), **changed}
+    columns = {"epoch": list(range(1, epochs + 1)), "erank/online": [2.5, 3.5, 4.5, 5.5][:epochs]}
+    arrays = {"lam_online": np.ones((epochs, 4))} if spectra else {}
+    written_runs.write_folder(folder, config, columns, arrays)
     if summary:
         (folder / "summary.json").write_text(json.dumps({"seed": 3, "config": config}))
-
-
-def test_a_whole_run(tmp_path):
-    write(tmp_path / "run")
-    run = runs.load(tmp_path / "run")
-    assert (run.method, run.filter, run.dataset) == ("simsiam", "target_pow", "digits")
-    assert (run.p, run.seed) == (-0.5, 3)
-    assert run.epochs == 3
-    assert run.missing == ()
-    assert run.label == "SimSiam, target filter σ^-0.5"
-    assert run.last("erank/online") == 4.5
-    assert (run.last("val/acc1"), run.last_measured("val/acc1"), run.last_epoch) == (9, 1, 3)
-    assert (math.isnan(run.last("val/knn_acc1")), run.last_measured("val/knn_acc1")) == (True, 0)
-    assert run.spectra["lam_online"].shape == (3, 4)
 
 
 LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
@@ -138,13 +109,7 @@ def test_a_sweep_is_its_runs_in_their_order(tmp_path):
     assert [run.p for run in members] == [*(-float(job) for job in range(11)), 1.0]
 
 
-def test_what_is_no_run_is_named(tmp_path):
-    with pytest.raises(ValueError, match="holds no run"):
-        runs.find([tmp_path])
-    with pytest.raises(ValueError, match="nowhere is not a folder"):
-        runs.find([tmp_path / "nowhere"])
-    with pytest.raises(ValueError, match="is not a run folder"):
-        runs.load(tmp_path)
+def test_a_sweep_is_no_run_and_its_runs_are_named(tmp_path):
     write(tmp_path / "sweep" / "0_simsiam")
     with pytest.raises(ValueError, match=r"is a sweep or .*, so pass one:\n.*0_simsiam$"):
         runs.load(tmp_path / "sweep")

@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from support.written_runs import erank, write_folder
+from support.written_runs import config, erank, write_folder
 
 
 def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
@@ -31,21 +31,6 @@ def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
         "epoch": np.arange(1, epochs + 1),
         "rows": np.full(epochs, 512),
         "dimensions": np.full(epochs, k),
-    }
-
-
-def config(p: float | None, seed: int, dataset: str = "digits", **changed):
-    return {
-        "method": {"name": "simsiam"},
-        "filter": {"name": "learnable" if p is None else "target_pow"},
-        "dataset": {"name": dataset},
-        "p": p,
-        "seed": seed,
-        "max_epochs": 3,
-        "batch_size": 64,
-        "scheduler": {"warmup_epochs": 0},
-        "backbone": {"name": "small_resnet"},
-        **changed,
     }
 
 
@@ -86,10 +71,7 @@ def write(
     """Write the folder of a run with entries of its config changed."""
     table = columns(p, epochs) | (more_columns or {})
     write_folder(folder, config(p, seed, **changed), table, spectra(p or -0.1, epochs))
-    overrides = [
-        "launcher=local",
-        "+launcher.jobs=2",
-    ]  # options of a sweep, which a single run refuses
+    overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep; a single run refuses them
     overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
     OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
     if epochs:

@@ -47,16 +47,25 @@ def write(
         "lam_positive": positive.numpy(),
         "filter_curve": curve.numpy(),
     }
-    config = {
-        "method": {"name": method, "kwargs": {}},
-        "filter": chosen or {"name": "none"},
+    names = {"method": {"name": method, "kwargs": {}}, "filter": chosen or {"name": "none"}}
+    saved = config(p, 0, max_epochs=len(epochs), **names)
+    return write_folder(folder, saved, columns, spectra)
+
+
+def config(p: float | None, seed: int, dataset: str = "digits", **changed: Any) -> dict[str, Any]:
+    """Return the config of a run with some entries changed."""
+    return {
+        "method": {"name": "simsiam"},
+        "filter": {"name": "learnable" if p is None else "target_pow"},
+        "dataset": {"name": dataset},
         "p": p,
-        "dataset": {"name": "digits"},
-        "seed": 0,
-        "max_epochs": len(epochs),
+        "seed": seed,
+        "max_epochs": 3,
         "batch_size": 64,
+        "scheduler": {"warmup_epochs": 0},
+        "backbone": {"name": "small_resnet"},
+        **changed,
     }
-    return write_folder(folder, config, columns, spectra)
 
 
 def write_folder(
@@ -71,7 +80,7 @@ def write_folder(
     lines = [",".join(map(str, row)) for row in zip(*columns.values())]
     if lines:
         (folder / "metrics.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
-    for row, epoch in enumerate(columns["epoch"]):
+    for row, epoch in enumerate(columns["epoch"] if spectra else ()):
         spectra_files.write(folder, epoch, {name: array[row] for name, array in spectra.items()})
     return folder
 

@@ -10,12 +10,8 @@ from conftest import ROOT, command, started
 from support.cluster import wait_until
 from support.small_runs import SMALL, rows
 
-RUN = [
-    *SMALL,
-    "filter=target_pow",
-    "scheduler.warmup_epochs=1",
-    "trainer.enable_progress_bar=false",
-]
+RUN = [*SMALL, "filter=target_pow", "scheduler.warmup_epochs=1"]
+RUN += ["trainer.enable_progress_bar=false"]
 SWEEP = ["-m", *RUN, "max_epochs=1", "p=-1,-0.5", "hydra.sweep.dir=sweep"]
 SLURM = ["launcher=slurm", "hydra.launcher.cpus_per_task=1"]
 
@@ -44,20 +40,10 @@ def test_a_sweep_gives_the_runs_of_one_that_trains_them_in_turn(launcher, tmp_pa
 
 def test_a_sweep_s_job_that_reaches_its_time_limit_resumes(slurm, tmp_path):
     """Submitit requeues it, as often as it takes."""
-    limit = ["hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=30"]
-    sweep = started(
-        "rdm_solo.train",
-        "-m",
-        *RUN,
-        "max_epochs=1800",
-        "diagnostics.every_n_epochs=0",
-        "p=-1",
-        *SLURM,
-        *limit,
-        "hydra.sweep.dir=sweep",
-        cwd=tmp_path,
-        **slurm.variables,
-    )
+    options = ["-m", *RUN, "max_epochs=1800", "diagnostics.every_n_epochs=0", "p=-1", *SLURM]
+    options += ["hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=30"]
+    options += ["hydra.sweep.dir=sweep"]
+    sweep = started("rdm_solo.train", *options, cwd=tmp_path, **slurm.variables)
     wait_until(lambda: bool(slurm.jobs()))
     (job,) = slurm.jobs()
 
