@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 
 import pytest
 
-import rdm_solo.__main__
 from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import arguments, option_help
 from rdm_solo.cli.config_files import config_folder
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 
 CONFIGS = ("config", "linear", "export", "preview")
 
@@ -72,35 +72,25 @@ def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_a_help_that_writes_nothing(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["rdm-solo", name, "--help"])
-    with pytest.raises(SystemExit) as left:
-        rdm_solo.__main__.main()
-    text, errors = capsys.readouterr()
-    assert (left.value.code, errors) == (0, "")
-    assert f"rdm_solo.{name}" in text or f"rdm-solo {name}" in text
+def test_each_command_has_a_help_that_writes_nothing(name, tmp_path, typed):
+    out = typed("rdm_solo", name, "--help", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert f"rdm_solo.{name}" in out.stdout or f"rdm-solo {name}" in out.stdout
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     "argv", [("--help", "all", "dataset=folder"), ("dataset=folder", "--help", "all")]
 )
-def test_help_all_explains_the_options_of_the_chosen_data_set(argv, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *argv])
-    with pytest.raises(SystemExit):
-        rdm_solo.__main__.main()
-    assert "\n  dataset.skip_broken=" in capsys.readouterr().out
+def test_help_all_explains_the_options_of_the_chosen_data_set(argv, tmp_path, typed):
+    out = typed("rdm_solo", "train", *argv, cwd=tmp_path)
+    assert "\n  dataset.skip_broken=" in out.stdout
 
 
-def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["rdm-solo"])
-    rdm_solo.__main__.main()
-    shown = capsys.readouterr().out
+def test_the_package_itself_lists_the_commands(tmp_path, typed):
+    out = typed("rdm_solo", cwd=tmp_path)
     for name, what in COMMANDS.items():
-        assert re.search(rf"^  {name} +{what}$", shown, flags=re.M)
-    monkeypatch.setattr(sys, "argv", ["rdm-solo", "trian"])
-    with pytest.raises(SystemExit) as left:
-        rdm_solo.__main__.main()
-    assert left.value.code == 2
-    assert "did you mean 'train'?" in capsys.readouterr().err
+        assert re.search(rf"^  {name} +{what}$", out.stdout, flags=re.M)
+    out = typed("rdm_solo", "trian", cwd=tmp_path)
+    assert out.returncode == 2
+    assert "did you mean 'train'?" in out.stderr

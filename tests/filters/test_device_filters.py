@@ -15,6 +15,7 @@ from rdm_solo.filters import SpectralFilter, decompose
 
 SHAPES = [(24, 40), (40, 24)]
 FILTERS = [("online", "log1p", None), ("online", "pow", 10), ("target", "pow", -0.5)]
+OTHERS = [("online", name, None) for name in ("log", "log1p_sq", "directcopy", "shrink")]
 BATCHES = {
     "whole": lambda x: x,
     "float64": lambda x: x.double(),
@@ -54,7 +55,7 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("branch", "name", "p"), FILTERS)
+@pytest.mark.parametrize(("branch", "name", "p"), [*FILTERS, *OTHERS])
 def test_a_call_waits_in_its_decomposition_alone(on_second_device, branch, name, p, shape):
     """Forward and backward; on a CPU, where noise is left out and not masked, it is the same."""
     on_device = on_second_device(results, branch, name, p, shape)

@@ -141,20 +141,6 @@ def waits(run) -> int:
     return len(counter.found)
 
 
-@filters
-def test_a_filter_waits_once(name):
-    module = SpectralFilter(*FILTERS[name])
-    for n, k in ((48, 96), (96, 48)):
-        x = features("gaussian", n, k).to(DEVICE)
-
-        def run(x=x) -> None:
-            out = module(x.detach().requires_grad_())
-            if out.requires_grad:
-                out.backward(torch.ones_like(out))
-
-        assert waits(run) <= 1
-
-
 @pytest.mark.parametrize(("name", "most"), [("learnable", 0), ("target_pow", 2)])
 def test_a_training_step_waits_only_in_its_filters(name, most):
     """Once per view; and recording its outputs for the spectra adds no wait."""

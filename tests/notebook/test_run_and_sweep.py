@@ -23,19 +23,9 @@ pytest.importorskip("pandas")
 SEEDS = {-0.5: (80.0, 84.0, 91.0), -0.3: (95.0, 93.0)}  # accuracies by exponent
 
 
-def write(
-    folder: Path,
-    p: float = -0.5,
-    seed: int = 0,
-    epochs: int = 4,
-    knn: float = 50.0,
-    spread: float = 0.9,
-) -> Path:
+def write(folder: Path, p=-0.5, seed=0, epochs=4, knn=50.0, spread=0.9) -> Path:
     """Write the first epochs of a run of four, with that accuracy from the second one on."""
-    columns = {
-        "val/knn_acc1": ["", *[knn] * (epochs - 1)],
-        "feature/spread": [spread] * epochs,
-    }
+    columns = {"val/knn_acc1": ["", *[knn] * (epochs - 1)], "feature/spread": [spread] * epochs}
     return report_pages.write(folder, p, seed, epochs, columns, max_epochs=4)
 
 

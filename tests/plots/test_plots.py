@@ -159,11 +159,11 @@ def test_a_run_behind_the_others_is_a_thin_line_and_in_no_mean():
     assert "Not in the mean: SimSiam, target filter σ^-0.5, seed 4 (1 of 3" in figure.get_label()
 
 
+EMPTY = run(None, method="dino", **ranks([np.nan] * 3))
+
+
 def test_settings_without_measurements_have_no_panel():
-    empty = run(None, method="dino", **ranks([np.nan] * 3))
-    assert len(plots.effective_rank([run(), empty]).axes) == 1
-    with pytest.raises(ValueError, match="effective_rank needs runs with diagnostics"):
-        plots.effective_rank([empty])
+    assert len(plots.effective_rank([run(), EMPTY]).axes) == 1
     with pytest.raises(ValueError, match="no run to draw"):
         plots.effective_rank([])
 
@@ -171,6 +171,7 @@ def test_settings_without_measurements_have_no_panel():
 @pytest.mark.parametrize(
     ("name", "members"),
     [
+        ("effective_rank", [EMPTY]),
         ("variants", [run(None), run(None, filter="identity")]),
         ("symmetric", [run(None)]),
         ("sweep", [run(), run(None)]),
