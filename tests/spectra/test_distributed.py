@@ -15,12 +15,11 @@ CASES = [("online", "log1p", None), ("online", "pow", 1.0), ("target", "pow", -0
 # More directions than rows (rows are gathered) and fewer (Gram matrices are added).
 SHAPES = [(32, 48), (64, 24)]
 GRADIENT = 1e-5
-# A row that is NaN on one process; rows that are gathered: of another layout, and in float64.
+# A row that is NaN on one process, and another memory layout.
 WHOLE = {
     "broken, wide": lambda: broken(features("1/i", 32, 48)),
     "broken, tall": lambda: broken(features("1/i", 64, 24)),
     "columns first": lambda: features("1/i", 32, 48).t().contiguous().t(),
-    "float64": lambda: features("gaussian", 64, 24).double(),
 }
 # k x k matrices; and a sample of rows, of which each process has more than its share, or fewer.
 ROUTES = {"matrices": {}, "sample of 8": {"max_dim": 4, "sample": 8}}

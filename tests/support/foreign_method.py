@@ -17,14 +17,6 @@ SIZES = {
 }
 
 
-def as_it_is(name: str, cfg):
-    """Return a model of solo-learn's own class for that method, with the sizes of our config."""
-    solo = solo_learn.TABLE[name]
-    if solo_learn.CURRENT:
-        return solo(solo_learn.current_config(cfg))
-    return solo(**solo_learn.legacy_arguments(cfg))
-
-
 def foreign(name: str, make=None):
     """Return a small model of the installed solo-learn's own class, or ``make(cfg)``."""
     cfg = configure(
@@ -34,4 +26,9 @@ def foreign(name: str, make=None):
         if cfg.method.kwargs.get(option):
             cfg.method.kwargs[option] = size
     torch.manual_seed(0)
-    return make(cfg) if make else as_it_is(name, cfg)
+    if make:
+        return make(cfg)
+    solo = solo_learn.TABLE[name]
+    if solo_learn.CURRENT:
+        return solo(solo_learn.current_config(cfg))
+    return solo(**solo_learn.legacy_arguments(cfg))

@@ -10,7 +10,7 @@ from torch import nn
 from rdm_solo.callbacks import parts
 from rdm_solo.messages import UserError
 from rdm_solo.spectra import BranchSpectra
-from rdm_solo.watch import Bounds, Watch
+from rdm_solo.watch import Watch
 
 
 def module(*names: str) -> nn.Module:
@@ -122,15 +122,3 @@ def test_tokens_of_a_jepa_are_averaged_or_rows(tmp_path, tokens):
             rows = [y.mean(1) if tokens == "mean" else y.flatten(0, 1)[: 20 * 3] for y in outputs]
             metric.update(online=rows[0], target=rows[1], projection=rows[2])
         assert watch.end_epoch() == metric.compute().scalars
-
-
-def test_tokens_that_depend_only_on_their_place_have_collapsed(tmp_path):
-    """As rows, the tokens of one image look like images."""
-    model, places = {"projector": nn.Identity()}, torch.randn(5, 8)
-    for tokens, collapsed in (("mean", ["complete collapse"]), ("rows", [])):
-        with Watch(tmp_path / tokens, model, tokens=tokens, bounds=Bounds(warmup=0)) as watch:
-            for _ in range(2):
-                model["projector"](places.expand(16, 5, 8))
-                watch.step()
-                watch.end_epoch()
-            assert watch.collapsed == collapsed
