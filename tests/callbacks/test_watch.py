@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from support.small_runs import SMALL, CutInEpoch, all_rows, configure, rows, run
+from support.small_runs import SMALL, CutInEpoch, all_rows, checkpoint, configure, rows, run
 
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.spectra.collapse import (
@@ -279,8 +278,7 @@ class TestRun:
         (warning,) = summary["warnings"]
         assert (warning["kind"], warning["epoch"]) == (DESTROYED, 1)
         assert "Here optimizer.lr=10000" in warning["text"]
-        checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-        assert checkpoint["epoch"] == 0
+        assert checkpoint(folder)["epoch"] == 0
 
     def test_a_resumed_run_counts_the_epochs_before_and_warns_once(self, tmp_path, caplog):
         """Three epochs in a row, of which the run was cut after two. A note stops no run."""
@@ -298,8 +296,7 @@ class TestRun:
         """Also without spectra in every epoch, and of a sample of rows."""
         seldom = ["diagnostics.every_n_epochs=2", "diagnostics.max_dim=8", "diagnostics.sample=4"]
         run(tmp_path, *WRONG, *seldom, "max_epochs=3")
-        checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-        measured = checkpoint["callbacks"]["CollapseWatch"]["measured"]
+        measured = checkpoint(tmp_path)["callbacks"]["CollapseWatch"]["measured"]
         assert [epoch["dimensions"] for epoch in measured] == [16, 16, 0, 16]
         for row, epoch in zip(all_rows(tmp_path), measured, strict=True):
             dimensions = 16 if "erank/online" in row else 0

@@ -11,7 +11,7 @@ import torchvision
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.backbones import load
-from support.small_runs import SMALL, run
+from support.small_runs import SMALL, checkpoint, run
 
 from rdm_solo.cli import arguments
 from rdm_solo.evaluate import export
@@ -67,7 +67,7 @@ def test_a_file_holds_the_online_network(typed, byol, tmp_path):
     names = {path.name for path in tmp_path.rglob("*")}
     assert names == {"here", "backbone.json", "backbone.pth", "backbone.safetensors"}
     ours = load(byol / "checkpoints" / "last.ckpt")
-    state = torch.load(byol / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    state = checkpoint(byol)["state_dict"]
     name = "stem.0.weight"
     assert not torch.equal(state[f"backbone.{name}"], state[f"momentum_backbone.{name}"])
     for suffix in ("safetensors", "pth"):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from omegaconf import OmegaConf
 
-from rdm_solo.runs.settings import LOCAL, MODEL, SETTING, differences, settings
+from rdm_solo.runs.settings import MODEL, SETTING, differences
 from rdm_solo.train import compose
 
 
@@ -51,17 +48,3 @@ def test_data_may_have_moved():
     other = configure("dataset=cifar10", "dataset.root=/here", "dataset.image_size=28")
     assert differences(cfg, moved, MODEL) == []
     assert "dataset.image_size" in differences(cfg, other, MODEL)
-
-
-def test_what_is_local_is_left_out_at_any_depth():
-    node = dict.fromkeys(LOCAL, 1)
-    assert settings({"dataset": {**node, "source": {**node, "kept": 2}}}) == {
-        "dataset.source.kept": 2
-    }
-
-
-def test_a_config_and_the_resolved_copy_in_a_summary_are_one_setting():
-    cfg = configure()
-    summary = json.loads(json.dumps(OmegaConf.to_container(cfg, resolve=True)))
-    assert differences(cfg, summary) == []
-    assert differences(cfg, summary, (*MODEL, "seed", "diagnostics")) == []

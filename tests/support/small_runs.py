@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rdm_solo.lightning import pl
 from rdm_solo.train import compose
 from rdm_solo.train.run import run as train
@@ -47,6 +49,11 @@ def all_rows(folder: Path) -> list[dict[str, float]]:
     """Return all rows, including the untrained network's."""
     with open(folder / "metrics.csv", newline="") as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def checkpoint(folder: Path) -> dict[str, Any]:
+    """Return the content of a run's last checkpoint."""
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
 class CutInEpoch(pl.Callback):

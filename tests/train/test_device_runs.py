@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support.device_runs import run_there
 from support.same_values import same
-from support.small_runs import SMALL, rows, run
+from support.small_runs import SMALL, checkpoint, rows, run
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
 OPTIONS += ["dataset.num_train=48", "+backbone.kwargs.width=8", "knn.k=3"]
@@ -38,11 +37,6 @@ def on_device(folder: Path, words: str, *more: str) -> list[list[str]]:
     return [[f"{w.operator} {w.where.rpartition(':')[0]}" for w in step] for step in steps]
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    return saved["state_dict"]
-
-
 @pytest.mark.parametrize("words", RUNS)
 def test_a_run_is_that_on_the_cpu_and_its_steps_wait_for_what_is_listed(
     on_second_device, words, tmp_path
@@ -58,7 +52,8 @@ def test_a_run_is_that_on_the_cpu_and_its_steps_wait_for_what_is_listed(
     assert {"val/knn_acc1", "erank/target", "train/loss"} <= here[-1].keys()
     for row, want in zip(there, here, strict=True):
         assert row == pytest.approx(want, rel=1e-9, abs=1e-9)
-    assert same(weights(tmp_path / "there"), weights(tmp_path / "here"))
+    a, b = checkpoint(tmp_path / "there"), checkpoint(tmp_path / "here")
+    assert same(a["state_dict"], b["state_dict"])
     spectra = sorted((tmp_path / "here").rglob("*.npz"))
     assert spectra
     for path in spectra:

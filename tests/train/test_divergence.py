@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.drills import draws, record, tries
-from support.small_runs import SMALL, all_rows, rows, run
+from support.small_runs import SMALL, all_rows, checkpoint, rows, run
 
 from rdm_solo import runs
 from rdm_solo.callbacks.divergence import Diverged
@@ -130,12 +130,12 @@ def test_whichever_tensor_breaks_the_epochs_before_are_what_stays(tmp_path):
         more = ["optimizer.lr=0.01", "max_epochs=3", f"trainer.precision={precision}"]
         error = divergence(folder, [*options(method), *more], poison)
         assert error.epoch == epoch, (method, poison.name, poison.index, str(error))
-        loaded, path = runs.load(folder), folder / "checkpoints" / "last.ckpt"
+        loaded = runs.load(folder)
         assert (loaded.diverged, loaded.epochs) == (epoch, epoch - 1)
         assert len(list(folder.glob("spectra/*"))) == epoch - 1
-        assert path.exists() == (epoch > 1)
+        assert (folder / "checkpoints" / "last.ckpt").exists() == (epoch > 1)
         if epoch > 1:
-            saved = torch.load(path, weights_only=True)
+            saved = checkpoint(folder)
             assert saved["epoch"] == epoch - 2
             floats = (x for x in saved["state_dict"].values() if x.is_floating_point())
             assert all(x.isfinite().all() for x in floats)
@@ -159,5 +159,4 @@ def test_all_processes_end_where_one_diverges(worlds, tmp_path):
     assert first == second == (tmp_path / "failed.txt").read_text().strip()
     assert "epoch 2: the weight backbone.stem.0.weight holds NaN or infinity" in first
     assert json.loads((tmp_path / "summary.json").read_text())["diverged"]["epoch"] == 2
-    saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert (saved["epoch"], [row["epoch"] for row in rows(tmp_path)]) == (0, [1])
+    assert (checkpoint(tmp_path)["epoch"], [row["epoch"] for row in rows(tmp_path)]) == (0, [1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.same_values import same
-from support.small_runs import CutInEpoch, rows, run
+from support.small_runs import CutInEpoch, checkpoint, rows, run
 
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS as DESCRIBED
@@ -69,10 +69,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     assert spectra.keys() == again.keys()
     for name, array in spectra.items():
         np.testing.assert_array_equal(again[name], array)
-    a, b = (
-        torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-        for folder in (whole, resumed)
-    )
+    a, b = checkpoint(whole), checkpoint(resumed)
     assert same(a["state_dict"], b["state_dict"])
     assert same(a["optimizer_states"], b["optimizer_states"])
 
@@ -98,10 +95,7 @@ def _two(rank: int, world: int, method: str, folder: str) -> None:
 def test_two_processes_resume_as_if_nothing_had_happened(method, worlds, tmp_path):
     """Each has a queue, or a memory of its images, and random numbers of its own."""
     worlds(2).run(_two, method, str(tmp_path))
-    a, b = (
-        torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True)
-        for name in ("whole", "resumed")
-    )
+    a, b = checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "resumed")
     if method == "swav":
         first, second = a["state_dict"]["queue"].chunk(2, 1)
         assert first.shape[1] == 32

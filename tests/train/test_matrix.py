@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.small_methods import FILTERS, batch, loss_of, make
-from support.small_runs import SMALL, rows, run
+from support.small_runs import SMALL, checkpoint, rows, run
 
 from rdm_solo.methods import solo_learn
 
@@ -100,7 +100,7 @@ def test_a_compiled_backbone_gives_the_same_run_and_the_same_names(tmp_path):
         folder.mkdir()
         options = tiny("method=byol filter=online_log1p", "32-true", f"backbone.compile={compiled}")
         summary = run(folder, *options)
-        saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-        results[compiled] = summary["last"]["train/loss"], saved["state_dict"].keys()
+        names = checkpoint(folder)["state_dict"].keys()
+        results[compiled] = summary["last"]["train/loss"], names
     assert results["eager"][0] == pytest.approx(results["false"][0], abs=1e-5)
     assert results["eager"][1] == results["false"][1]
