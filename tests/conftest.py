@@ -1,7 +1,5 @@
 """Shared pieces: batches with a known spectrum, an independent oracle, small runs."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

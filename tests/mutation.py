@@ -7,8 +7,6 @@ until the first failure. A change that no test notices is named with its file an
 changes nothing that matters, or a test is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

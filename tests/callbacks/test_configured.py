@@ -1,7 +1,5 @@
 """Callbacks are built from the config: order, and left out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from support.small_runs import DRAWN, configure

@@ -1,7 +1,5 @@
 """When the guard looks, and at what; whole runs are in tests/train."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.small_runs import SILENT

@@ -1,7 +1,5 @@
 """Two processes whose steps have unequal rows: the same steps are recorded as by one process."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from conftest import features

@@ -1,7 +1,5 @@
 """Weighted nearest neighbours against one sort of all similarities, in pieces and processes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

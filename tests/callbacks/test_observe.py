@@ -1,7 +1,5 @@
 """What is recorded of both branches: of our methods, of solo-learn's own, of anyone's."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

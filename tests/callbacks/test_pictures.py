@@ -1,7 +1,5 @@
 """When pictures are drawn, and that none ends a run."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

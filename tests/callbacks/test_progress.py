@@ -1,7 +1,5 @@
 """Progress on the screen: one line an epoch, and a bar in a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import math

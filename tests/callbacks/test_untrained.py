@@ -1,7 +1,5 @@
 """The network before its first step is measured, and that changes nothing."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

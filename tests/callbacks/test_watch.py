@@ -1,7 +1,5 @@
 """The rules of collapse: what warns and what does not, the advice, and runs that are watched."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

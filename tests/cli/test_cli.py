@@ -1,7 +1,5 @@
 """Command lines: which are refused, with which sentence; values with signs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

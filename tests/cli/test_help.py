@@ -1,7 +1,5 @@
 """What --help of each command says."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

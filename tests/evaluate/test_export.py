@@ -1,7 +1,5 @@
 """Exported backbones: torchvision takes them, and they give the run's own features to the bit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

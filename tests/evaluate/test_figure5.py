@@ -1,7 +1,5 @@
 """Figure 5 from real checkpoints, against float64 numbers that are put together by hand."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

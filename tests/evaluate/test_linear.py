@@ -1,7 +1,5 @@
 """The evaluation: frozen backbones, both kinds of features, what it writes and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The linear classifier: against an independent float64 one, its schedule, its refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

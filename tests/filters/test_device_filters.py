@@ -1,7 +1,5 @@
 """Filters on a device that is not the CPU: the same numbers, and one wait in a call."""
 
-from __future__ import annotations
-
 import logging
 import math
 

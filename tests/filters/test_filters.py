@@ -1,7 +1,5 @@
 """Spectral filters against a float64 SVD: values, gradients, bad batches, every dtype's range."""
 
-from __future__ import annotations
-
 import logging
 import math
 

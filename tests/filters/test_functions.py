@@ -1,7 +1,5 @@
 """Functions of singular values: the registry, exponents, schedules, and values in range."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

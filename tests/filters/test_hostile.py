@@ -1,7 +1,5 @@
 """Hostile batches through every filter, against an SVD in float64 that shares no code with it."""
 
-from __future__ import annotations
-
 import math
 import random
 

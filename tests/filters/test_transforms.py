@@ -1,7 +1,5 @@
 """The table of benchmarks/cost.md on torch.compile, export, torch.func and derivatives."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """This machine's GPUs: exact filters and spectra in every precision, no waits, several devices."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks of values that a user passed: what is accepted, and what a refusal names."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

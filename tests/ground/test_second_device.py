@@ -1,7 +1,5 @@
 """The counter of the tests' own device notices each wait."""
 
-from __future__ import annotations
-
 import torch
 from support.second_device import DEVICE
 from support.waits import Waits

@@ -1,7 +1,5 @@
 """The dashboard, as a server would be sent it, against what is really logged."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

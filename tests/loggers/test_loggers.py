@@ -1,7 +1,5 @@
 """TensorBoard's and W&B's files, read back after two starts of one run."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

@@ -1,7 +1,5 @@
 """Backbones of the installed solo-learn, one for each way to build them; ours and timm's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.small_methods import batch, configure, loss_of

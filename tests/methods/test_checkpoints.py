@@ -1,7 +1,5 @@
 """Backbones from real files: solo-learn's, torchvision's, wrapped, damaged, hostile."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

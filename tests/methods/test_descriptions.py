@@ -1,7 +1,5 @@
 """Methods and filters are described once: no other module names them."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Every method trains as solo-learn's own class does, and filters have their place in it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,7 +1,5 @@
 """INTL and LeJEPA against independent implementations in NumPy."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The methods against their formulas, and across solo-learn's two versions."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

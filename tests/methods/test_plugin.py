@@ -1,7 +1,5 @@
 """solo-learn's own entry point with our methods, and our callbacks on its own modules."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Theorem 1, and the centre in it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """rdm_solo.fit has the command's numbers and errors, several times in one process."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

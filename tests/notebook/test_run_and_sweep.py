@@ -1,7 +1,5 @@
 """rdm_solo.Run and rdm_solo.Sweep: tables, figures, refusals; folders stay as they are."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """docs/tour.ipynb in a real kernel of Jupyter's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Models are built on the meta device. No data set is read.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

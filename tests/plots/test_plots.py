@@ -1,7 +1,5 @@
 """The paper's figures from runs: what is drawn, and that nothing covers anything."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The preview's command: filters by their names, runs of every design, its help and refusals."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Each room stays within its budget of lines (Python and templates)."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import ROOT
 

@@ -1,7 +1,5 @@
 """README and docs/: links lead somewhere, Python runs, commands are accepted, the site builds."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import pkgutil

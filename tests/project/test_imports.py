@@ -1,7 +1,5 @@
 """Importing is cheap and changes nothing in the process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """README and CONTRIBUTING list what is there; test_docs.py has links, Python and commands."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The report's page: whole, the same as the golden file, and safe with hostile folders."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Which settings are ranked and compared, by which accuracies, and the paper's numbers beside."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

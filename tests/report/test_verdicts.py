@@ -1,7 +1,5 @@
 """The verdicts and first answers by their rules, on made-up tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

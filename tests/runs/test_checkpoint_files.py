@@ -1,7 +1,5 @@
 """Checkpoints: whole at any moment, damage noticed, the previous one used if needed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Files are whole at any moment; what is read of a stranger's folder, and where is written."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

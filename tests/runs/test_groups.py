@@ -1,7 +1,5 @@
 """Settings of runs: which runs are one, and labels that no two settings share."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

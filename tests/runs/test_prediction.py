@@ -1,7 +1,5 @@
 """Theorem 4 against runs whose course is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs read back from their folders, whole and broken ones."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

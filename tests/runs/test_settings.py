@@ -1,7 +1,5 @@
 """What belongs to a setting, for every place that compares runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from rdm_solo.runs.settings import MODEL, SETTING, differences

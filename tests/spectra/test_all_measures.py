@@ -1,7 +1,5 @@
 """Every measure as BranchSpectra reads it in one pass, against the functions on all rows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Several gloo processes against one: filters, gradients through DDP, spectra."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

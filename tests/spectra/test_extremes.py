@@ -1,7 +1,5 @@
 """Measures of what is no spectrum, and spectra of rows near the ends of each dtype."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

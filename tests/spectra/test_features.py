@@ -1,7 +1,5 @@
 """The backbone's spectrum from sums over steps, against the measures of all rows at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Measures of rank against other forms of their definitions, on hostile spectra and rows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rows kept of large outputs, against all rows hashed at once; and processes without a row."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """Effective rank, curves and alignment against NumPy, and as properties."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Uniformity and positives' distance; the Epps-Pulley statistic."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

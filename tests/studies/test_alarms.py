@@ -1,7 +1,5 @@
 """The study of the warnings: its data, its label, its judgement, and a run of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The page that compares all methods."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics

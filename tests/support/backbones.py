@@ -1,7 +1,5 @@
 """Load the backbone in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A real SLURM on this machine: the controller and the nodes' daemons as ordinary processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Small runs on the second device, and the waits of each of their steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """solo-learn's own methods, without any part of this package."""
 
-from __future__ import annotations
-
 import torch
 
 from rdm_solo.methods import solo_learn

@@ -1,7 +1,5 @@
 """Batches that break numerics, drawn at random: sizes, ranks, spectra, scales, dtypes, layouts."""
 
-from __future__ import annotations
-
 import math
 import random
 

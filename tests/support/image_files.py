@@ -1,7 +1,5 @@
 """Folders of small image files, whole and broken."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 python light_install.py FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ PACKAGES is the folder into which `uv pip install --no-deps --target` installed 
 replace the packages that stable-pretraining imports for messages, tables and data.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 import types

@@ -1,7 +1,5 @@
 """Small networks and loops as a user would write them."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Read TensorBoard's event files and W&B's ``.wandb`` files."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs with made-up tables and spectra."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

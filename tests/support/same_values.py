@@ -1,7 +1,5 @@
 """Compare nested values with tensors."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -6,8 +6,6 @@ be copied before the host can read it. A process must register it before its fir
 tests run it in a process of its own (the fixture ``on_second_device``).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +47,7 @@ class OnDevice(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, memory: torch.Tensor) -> OnDevice:
+    def __new__(cls, memory: torch.Tensor) -> "OnDevice":
         if memory.dtype in missing:
             raise TypeError(f"{DEVICE} has no {memory.dtype}")
         tensor = torch.Tensor._make_wrapper_subclass(

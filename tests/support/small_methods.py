@@ -1,7 +1,5 @@
 """Small models of every method, and a batch for each."""
 
-from __future__ import annotations
-
 import torch
 from omegaconf import OmegaConf
 

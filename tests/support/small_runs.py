@@ -1,7 +1,5 @@
 """Small training runs on synthetic images, and their tables."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

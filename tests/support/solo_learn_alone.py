@@ -5,8 +5,6 @@ Hooks that Lightning 2 calls differently are adapted here, and a function that t
 gets its old name. No computation of solo-learn is replaced.
 """
 
-from __future__ import annotations
-
 import sys
 import types
 import warnings

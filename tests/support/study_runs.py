@@ -1,7 +1,5 @@
 """Train a study's runs in this process, which saves the seconds that a new one takes to start."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

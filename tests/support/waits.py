@@ -1,7 +1,5 @@
 """Count the operators in which the host waits for a device (GPU synchronisations)."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any, NamedTuple
 
@@ -44,7 +42,7 @@ class Waits(TorchDispatchMode):
         super().__init__()
         self.found: list[Wait] = []
 
-    def __enter__(self) -> Waits:
+    def __enter__(self) -> "Waits":
         _counting.append(self)
         return super().__enter__()
 

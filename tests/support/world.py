@@ -1,7 +1,5 @@
 """Processes that are kept for the whole session, because starting one takes seconds."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 import io

@@ -1,7 +1,5 @@
 """Run folders with made-up spectra."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What filters do to a spectrum: kinds on both branches, warnings, and the way to the target's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

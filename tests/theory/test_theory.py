@@ -1,7 +1,5 @@
 """The paper's lemmas and theorems on exact samples, as properties, and where they end."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

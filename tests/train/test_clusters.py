@@ -1,7 +1,5 @@
 """Sweeps and runs on a real SLURM and on Ray, started on this machine."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

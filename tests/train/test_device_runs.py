@@ -1,7 +1,5 @@
 """Whole runs on a device that is not the CPU have the same weights; what their steps wait for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs that diverge end with a sentence, and leave what was measured before as it was."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

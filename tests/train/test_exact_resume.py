@@ -1,7 +1,5 @@
 """A run that is stopped and resumed equals the uninterrupted one, to the bit."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Every method with every filter takes tiny steps; every method, and every filter, in float32 and
 in bf16, in one process and in two."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

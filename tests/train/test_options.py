@@ -1,7 +1,5 @@
 """Options that no run could use are refused in one sentence, before anything is written."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A run: what it leaves, that it repeats, and its options."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

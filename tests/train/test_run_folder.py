@@ -1,7 +1,5 @@
 """The same command in the same folder resumes; what else may happen to a run's folder."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Signals stop a run in order; processes of a run end together."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

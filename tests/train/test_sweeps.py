@@ -1,7 +1,5 @@
 """Sweeps: each run is a command of its own, under Hydra's launchers and ours."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

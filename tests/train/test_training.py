@@ -5,8 +5,6 @@ filter follows from its construction; the learnable predictor's is evidence. Acc
 variants are too close together to be ordered here.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """Modules of both Lightning packages under their own Trainers, in one process."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """A watch over a plain loop: what it measures, writes, warns of and leaves alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Models that are copied, saved, replaced or called in other ways than once per view and step."""
 
-from __future__ import annotations
-
 import copy
 import io
 

@@ -1,7 +1,5 @@
 """docs/frameworks.md's code with lightly and stable-pretraining."""
 
-from __future__ import annotations
-
 import os
 import re
 

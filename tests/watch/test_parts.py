@@ -1,7 +1,5 @@
 """Which parts are branches: by the table, by name, and behind wrappers; how outputs become rows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.own_models import BYOL, DIM, SimSiam, batches, watched_epoch

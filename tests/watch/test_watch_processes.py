@@ -1,7 +1,5 @@
 """Two processes with gloo measure what one measures, and the first one writes."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
