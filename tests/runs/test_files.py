@@ -27,14 +27,6 @@ def test_what_is_not_read_is_named(make, said, tmp_path):
     assert said in str(refused.value)
 
 
-def test_a_file_is_replaced_by_text_bytes_or_what_a_function_writes(tmp_path):
-    path = tmp_path / "a.txt"
-    for content in ("σ\n", "σ\n".encode(), lambda file: file.write("σ\n".encode())):
-        write_atomically(path, content)
-        assert path.read_bytes() == b"\xcf\x83\n"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_what_was_written_is_on_the_disk_before_the_name_points_to_it(tmp_path, monkeypatch):
     path, flushed = tmp_path / "a.txt", []
     path.write_text("old")

@@ -76,9 +76,6 @@ def pairs(lam_z: Tensor, lam_plus: Tensor, v: Tensor, n: int = 40) -> tuple[Tens
     return (common + apart) @ v.mT, (common - apart) @ v.mT
 
 
-# --- Lemma 1 and Theorem 2 ---
-
-
 def isotropic(d: int, noise: float, n: int = 60) -> tuple[Tensor, Tensor]:
     """Two views whose sample moments are exactly those that Lemma 1 assumes."""
     q = torch.linalg.qr(normal(n, 3 * d, seed=2))[0] * n**0.5
@@ -165,9 +162,6 @@ def test_the_ideal_filter_is_the_predictors_spectrum_and_its_outputs_curve():
     assert theory.ideal_filter(vector(1, 1), vector(1, 0)).isnan().tolist() == [False, True]
 
 
-# --- Lemma 2 and Lemma 3 ---
-
-
 @few
 @given(both=low_passed(), seed=st.integers(0, 999))
 def test_lemma_2_reproduces_the_online_correlation(both, seed):
@@ -204,9 +198,6 @@ def test_lemma_3_holds_on_samples(n, m, seed):
     torch.testing.assert_close(C_bar - V / (m - 1), C_plus, **CLOSE)
 
 
-# --- Theorem 3 ---
-
-
 @few
 @given(both=low_passed(), scale=st.floats(1e-3, 1e3))
 def test_theorem_3_strict_and_equal(both, scale):
@@ -233,9 +224,6 @@ def test_kinds_by_turns():
     assert theory.kind(torch.linspace(1, 0.5, 100), tolerance=0.1) == "low-pass"
     assert theory.kind(vector(float("nan"))) == theory.kind(vector(1)) == "none"
     assert theory.kind(torch.zeros(3)) == "none"
-
-
-# --- Theorem 4 ---
 
 
 def stepped(p: Tensor, z_plus: Tensor, alpha: float) -> Tensor:
