@@ -87,6 +87,7 @@ def test_help_all_explains_the_options_of_the_chosen_data_set(argv, tmp_path, ty
 
 def test_the_package_itself_lists_the_commands(tmp_path, typed):
     out = typed("rdm_solo", cwd=tmp_path)
+    assert out.returncode == 0
     for name, what in COMMANDS.items():
         assert re.search(rf"^  {name} +{what}$", out.stdout, flags=re.M)
     out = typed("rdm_solo", "trian", cwd=tmp_path)

@@ -26,6 +26,8 @@ NO_CHOICES = [["one"], None, "One"]
 def test_what_is_allowed_is_returned_and_numbers_as_int_or_float():
     assert check_bool("s", False) is False
     assert check_choice("c", "one", ("one", "two")) == "one"
+    for limits in ({}, {"minimum": 0}, {"maximum": 2.5}, {"above": 0}):
+        assert check_number("x", 0.5, **limits) == 0.5
     for value in (1, 3, 2**31 - 1, np.int64(3)):
         number = check_integer("n", value, 1)
         assert (type(number), number) == (int, value)
@@ -37,6 +39,7 @@ def test_what_is_allowed_is_returned_and_numbers_as_int_or_float():
 REFUSED = [
     *((check_number, {}, value, "a finite number") for value in NO_NUMBERS),
     (check_number, {"minimum": 0, "maximum": 1}, -0.1, "a number from 0 to 1"),
+    (check_number, {"minimum": 0, "maximum": 1}, 1.1, "a number from 0 to 1"),
     (check_number, {"minimum": 0, "maximum": 1}, 10**400, "a number from 0 to 1"),
     (check_number, {"minimum": 0}, -1e-9, "a number of at least 0"),
     (check_number, {"maximum": 2.5}, 2.6, "a number of at most 2.5"),

@@ -54,6 +54,13 @@ def test_intls_loss_whitens_the_smaller_side(n, k):
     assert float(got) == pytest.approx(intl([z.numpy() for z in views(n, k)]), rel=1e-10)
 
 
+def test_lejepas_loss_tests_each_view_apart():
+    axes = directions(8, 32, seed=5)
+    got = isotropic.lejepa_loss(views(64, 8), 0.3, 32, seed=5)
+    expected = lejepa([z.numpy() for z in views(64, 8)], axes.numpy(), 0.3)
+    assert float(got) == pytest.approx(expected, rel=1e-6)
+
+
 def test_collapsed_outputs_have_a_finite_loss_and_gradient():
     for n, k in ((64, 16), (16, 32)):
         z = [torch.ones(n, k, requires_grad=True) for _ in range(2)]
