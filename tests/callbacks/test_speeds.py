@@ -1,7 +1,5 @@
 """The slope of speeds over eigenvalues, and the callback that logs it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

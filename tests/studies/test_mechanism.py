@@ -1,7 +1,5 @@
 """The arms of the trial have the reference's gap, and nothing else of it where they should not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,8 +1,6 @@
 """The presets of ``conf/study``: each of their runs has a valid config."""
 
-from __future__ import annotations
-
-import itertools
+import math
 
 import pytest
 from conftest import ROOT
@@ -17,8 +15,7 @@ from rdm_solo.train.sweep import runs_of
 def test_every_run_of_a_preset_is_valid(name):
     params = OmegaConf.load(ROOT / "conf" / "study" / f"{name}.yaml").hydra.sweeper.params
     combinations = runs_of([f"{key}={values}" for key, values in params.items()])
-    sizes = [len(str(values).split(",")) for values in params.values()]
-    assert len(combinations) == len(list(itertools.product(*map(range, sizes))))
+    assert len(combinations) == math.prod(len(str(values).split(",")) for values in params.values())
     for options in combinations:
         cfg = compose("config", [f"+study={name}", *options], with_hydra=True)
         checks.check(cfg)
