@@ -1,5 +1,6 @@
 """The page of the trial, and the appendix with all its numbers."""
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import matplotlib
 from rdm_solo import plots
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.groups import mean_std
+from studies.intervals import difference
 from studies.markdown import table
 from studies.mechanism import verdicts
 from studies.mechanism.figures import PANELS, figure
@@ -46,7 +48,28 @@ def page(rows: list[Row]) -> str:
     counted = [row for row in rows if int(row["seed"]) in SEEDS]
     hours = sum(float(row["seconds"]) for row in rows) / 3600
     text = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-    return text.format(runs=len(counted), tuning=len(rows) - len(counted), hours=hours, **parts)
+    numbers = {name: _Numbers(rows, name) for name in ("linear", "erank", "gap")}
+    return text.format(runs=len(counted), hours=hours, **numbers, **parts)
+
+
+class _Numbers:
+    """What a page writes as ``{gap[power textures]}``: a column's mean in a cell of 30 epochs.
+
+    ``{linear[power-identity textures]}`` is a difference with its interval.
+    """
+
+    def __init__(self, rows: list[Row], column: str) -> None:
+        self.rows, self.column = rows, column
+
+    def __getitem__(self, key: str) -> str:
+        settings, data = key.rsplit(" ", 1)
+        setting, _, other = settings.partition("-")
+        if not other:
+            measured = values(self.rows, Cell(setting, data), self.column)
+            return f"{statistics.fmean(measured.values()):.1f}"
+        each = verdicts.compare(setting, other, data, self.column)
+        test = difference(verdicts.pairs(self.rows, each))
+        return f"{test.mean:.1f} ({test.low:.1f} to {test.high:.1f})"
 
 
 def _part(rows: list[Row], question: str) -> str:
@@ -65,8 +88,8 @@ def unfinished(rows: list[Row], question: str) -> int:
 
 
 def _necessary(rows: list[Row]) -> str:
-    by_rank, _ = verdicts.necessary(rows, "erank", 2.0)
-    return f"By linear accuracy: {verdicts.necessary(rows)[0]}. By effective rank: {by_rank}."
+    answers, _ = verdicts.necessary(rows)
+    return f"By linear accuracy: {answers['linear']}. By effective rank: {answers['erank']}."
 
 
 def _schedule(rows: list[Row]) -> str:

@@ -104,20 +104,26 @@ def is_matched(rows: Sequence[Row], data: str, arm: str) -> bool:
     return gap >= reference / 2
 
 
-def necessary(
-    rows: Sequence[Row], column: str = "linear", margin: float = PLAN["margin"]
-) -> tuple[str, Results]:
-    """Answer whether a gap is necessary, from the settings whose branches have equal outputs."""
+def necessary(rows: Sequence[Row]) -> tuple[dict[str, str], Results]:
+    """Answer whether a gap is necessary, by the accuracy and by the rank.
+
+    The settings without a gap are those whose branches have equal outputs.
+    """
+    margins = {"linear": PLAN["margin"], "erank": PLAN["margin_rank"]}
     tests = {
-        (data, name): compare(name, other, data, column, margin)
+        (column, data, name): compare(name, other, data, column, margin)
+        for column, margin in margins.items()
         for data in DATA
         for name, other in WITHOUT_GAP.items()
     }
     judged = judge(rows, tests.values())
-    words = [{judged[tests[data, name]].word for data in VARIANTS} for name in WITHOUT_GAP]
-    if {WORKS} in words:
-        return "a gap is not necessary", judged
-    return ("a gap is necessary" if all(each == {FAILS} for each in words) else OPEN), judged
+    answers = {}
+    for column in margins:
+        words = [{judged[tests[column, d, name]].word for d in VARIANTS} for name in WITHOUT_GAP]
+        fails = all(each == {FAILS} for each in words)
+        worked = "a gap is not necessary" if {WORKS} in words else OPEN
+        answers[column] = "a gap is necessary" if fails else worked
+    return answers, judged
 
 
 def rate(rows: Sequence[Row]) -> tuple[str, Results]:

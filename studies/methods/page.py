@@ -32,49 +32,7 @@ FEWEST_METHODS = 4
 
 PAGE = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
 
-APPENDIX = """\
-# All methods side by side: all numbers
-
-`python -m studies.methods` trains every method of the installed solo-learn and writes this appendix
-and its page, `docs/methods.md`. Each run adds a row to `runs.csv` when it finishes. A second call
-trains only missing runs. With another version of solo-learn, it adds the methods of that version.
-Each recipe was chosen by hand on another seed.
-
-{runs} runs; seeds {seeds}; {minutes:.0f} minutes in total on a shared machine ({processors}).
-Versions: {versions}.
-
-## How the outputs are paired
-
-Spectra pool all views, and row i of the online and target outputs comes from the same view. Only
-C₊, LiDAR and the positives' distance pair different views. For methods whose target is drawn from a
-queue (NNSiam, NNBYOL, NNCLR, All4One), row i of the target is the stored output nearest to the
-output for view i. The queue stores outputs as in solo-learn. A target filter is applied to the
-batch of nearest outputs, which is then scaled to unit length. In a queue of filtered outputs, a
-row's filter would depend on an old batch, and neighbours would differ from solo-learn's. In the
-first epochs the queue still holds its random initial rows, which raise the target's rank.
-solo-learn 1.0.2 projects one view in each branch of ReSSL, so LiDAR, C₊ and the positives' distance
-are not measured there.
-
-## The numbers
-
-Last epoch, mean ± standard deviation over n seeds. A cell with fewer values states its n. For SwAV,
-DINO and DeepCluster v2, the rank around the mean is measured on the last layer's input. Their other
-ranks, the positives' distance and uniformity are measured on a softmax over 64 prototypes. These
-ranks can reach 64, so do not compare them with the other methods.
-
-{accuracy}
-
-{ranks}
-
-## Rank and accuracy
-
-Spearman's rank correlation with the kNN accuracy over n methods (means over seeds), without methods
-whose target is a softmax, symmetric baselines and methods that see labels. 1 means the same order,
--1 the reverse. The interval covers 95 % (Bonett and Wright, Psychometrika 2000) and treats methods
-as independent, although some share their loss.
-
-{correlations}
-"""
+APPENDIX = Path(__file__).with_name("page_appendix.md").read_text(encoding="utf-8")
 
 BESIDE = Path(__file__).with_name("appendix.md")
 

@@ -20,7 +20,7 @@ from rdm_solo.runs.columns import COLUMNS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(p for d in ("docs", "benchmarks", "studies/*") for p in ROOT.glob(f"{d}/*.md"))
-PAGES = [page for page in PAGES if page.name != "page.md"]  # templates of pages in docs/
+PAGES = [page for page in PAGES if not page.name.startswith("page")]  # not templates of pages
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
 CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}

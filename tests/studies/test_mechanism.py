@@ -184,8 +184,9 @@ def test_whether_a_gap_is_sufficient(accuracies, gaps, answer):
     ],
 )
 def test_whether_a_gap_is_necessary(accuracies, answer):
-    assert verdicts.necessary(table(accuracies))[0] == answer
-    assert verdicts.necessary(table(accuracies, "erank"), "erank")[0] == answer
+    said, judged = verdicts.necessary(table(accuracies, erank={"both": 60.0}))
+    assert said == {"linear": answer, "erank": "a gap is not necessary"}
+    assert len(judged) == 12
 
 
 FASTER = {f"mse {alpha}": 52.0 for alpha in verdicts.ALPHAS}
@@ -266,6 +267,8 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     text = page.page(rows)
     assert "**A gap does not suffice.**" in text
     assert "**By linear accuracy: a gap is necessary. By effective rank: a gap is necess" in text
+    assert page._Numbers(rows, "linear")["power textures"] == "60.0"
+    assert page._Numbers(rows, "linear")["power-noise textures"] == "10.0 (10.0 to 10.0)"
     assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
     assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
     assert "Not answered" not in text
