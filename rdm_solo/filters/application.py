@@ -38,8 +38,9 @@ def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
 def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
     r"""Return the gains, all multiplied by one constant if :math:`\max |\sigma g|` is out of range.
 
-    The constant cancels when a loss normalises the rows. The range is 1e-4 to 1e15 (float16: 1e-3
-    to 1e3), and gains may be at most 1e32 (float64: 2^960). Shapes: ``(r,) -> (r,)``.
+    The constant cancels in a loss that normalises the rows, but not in SimSiam's ``mse`` and
+    ``iso``. The range is 1e-4 to 1e15 (float16: 1e-3 to 1e3), and gains may be at most 1e32
+    (float64: 2^960). Shapes: ``(r,) -> (r,)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
