@@ -55,7 +55,7 @@ def page(rows: list[Row]) -> str:
 class _Numbers:
     """What a page writes as ``{gap[power textures]}``: a column's mean in a cell of 30 epochs.
 
-    ``{linear[power-identity textures]}`` is a difference with its interval.
+    ``{linear[power vs identity textures]}`` is a difference with its interval.
     """
 
     def __init__(self, rows: list[Row], column: str) -> None:
@@ -63,7 +63,7 @@ class _Numbers:
 
     def __getitem__(self, key: str) -> str:
         settings, data = key.rsplit(" ", 1)
-        setting, _, other = settings.partition("-")
+        setting, _, other = settings.partition(" vs ")
         if not other:
             measured = values(self.rows, Cell(setting, data), self.column)
             return f"{statistics.fmean(measured.values()):.1f}"
@@ -135,11 +135,15 @@ def appendix(rows: list[Row]) -> str:
     for question in PLAN["settings"]:
         lines = []
         for cell in cells(question):
-            columns = [list(values(rows, cell, name).values()) for name in MEASURED]
-            numbers = [mean_std(column, 1) if column else "–" for column in columns]
-            tuned = question in PLAN["tuned"] and columns[0]
-            rate = rate_of(rows, cell) if tuned else "–"
-            lines.append([*map(str, cell), rate, str(len(columns[0])), *numbers])
+            columns = {name: list(values(rows, cell, name).values()) for name in MEASURED}
+            digits = {"slope": 2}
+            numbers = [
+                mean_std(column, digits.get(name, 1)) if column else "–"
+                for name, column in columns.items()
+            ]
+            count = len(columns["linear"])
+            rate = rate_of(rows, cell) if question in PLAN["tuned"] and count else "–"
+            lines.append([*map(str, cell), rate, str(count), *numbers])
         head = ["setting", "data", "epochs", "rate", "n", *MEASURED]
         tables.append(f"## {PLAN['questions'][question]['asks']}\n\n{table(head, lines)}")
         everything |= set(cells(question))

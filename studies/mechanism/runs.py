@@ -95,8 +95,7 @@ def measure(cell: Cell, seed: int, rate: str) -> Row:
             epochs = zip(metrics["epoch"], metrics["erank/gap"])
             gaps = [gap for epoch, gap in epochs if epoch > WARMUP and math.isfinite(gap)]
             values["gap"] = statistics.fmean(gaps)
-            if "rate/slope" in metrics:
-                slopes = filter(math.isfinite, metrics["rate/slope"])
+            if slopes := list(filter(math.isfinite, metrics["rate/slope"])):
                 values["slope"] = statistics.fmean(slopes)
     return {name: str(value) for name, value in about.items()} | {
         name: f"{value:.7g}" for name, value in values.items()

@@ -14,8 +14,19 @@ from rdm_solo.train import checks, compose
 from studies.mechanism import page, verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.figures import PANELS, figure
-from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
-from studies.mechanism.runs import TUNING, missing, options
+from studies.mechanism.plan import (
+    ABOUT,
+    DATA,
+    MEASURED,
+    OK,
+    PLAN,
+    SEEDS,
+    SETTINGS,
+    Cell,
+    Run,
+    cells,
+)
+from studies.mechanism.runs import TUNING, measure, missing, options
 from studies.table import read
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
@@ -249,6 +260,16 @@ def test_which_filter_is_recommended(accuracies, best):
     assert len(judged) == 24
 
 
+def test_a_run_becomes_a_row():
+    cell = Cell("SimSiam -0.5", "digits", 10)
+    row = measure(*Run(cell, TUNING[0], "0.5"))
+    assert set(row) - {"seconds", "code", "versions", "processor"} == {*ABOUT, *MEASURED} - {
+        "slope"
+    }
+    assert row["status"] == OK
+    assert float(row["linear"]) > float(row["linear untrained"])
+
+
 def test_a_run_that_chose_a_rate_does_not_count():
     cell = Cell("SimSiam -1", "digits", 10)
     rows = [row_of(Run(cell, seed, "0.5"), linear=90.0) for seed in (TUNING[0], SEEDS[3])]
@@ -268,7 +289,7 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     assert "**A gap does not suffice.**" in text
     assert "**By linear accuracy: a gap is necessary. By effective rank: a gap is necess" in text
     assert page._Numbers(rows, "linear")["power textures"] == "60.0"
-    assert page._Numbers(rows, "linear")["power-noise textures"] == "10.0 (10.0 to 10.0)"
+    assert page._Numbers(rows, "linear")["power vs noise textures"] == "10.0 (10.0 to 10.0)"
     assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
     assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
     assert "Not answered" not in text
