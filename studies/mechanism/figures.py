@@ -1,5 +1,6 @@
 """A figure for each question: differences between settings with their 95 % intervals."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -98,13 +99,19 @@ PANELS = {
 @style.styled
 def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     """Draw the mean difference of each comparison and its interval."""
-    names = list(panels[0].rows)
+    tests = {
+        each: difference(pairs(rows, each))
+        for panel in panels
+        for each in itertools.chain(*panel.rows.values())
+        if len(pairs(rows, each)) > 1
+    }
+    names = [name for name, row in panels[0].rows.items() if any(each in tests for each in row)]
     drawing = Figure(figsize=(7.4, 0.75 + 0.24 * len(names)), layout="constrained")
     grid = drawing.subplots(1, len(panels), sharey=True)
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):
-            for each in panel.rows[name]:
-                test = difference(pairs(rows, each))
+            for each in filter(tests.get, panel.rows[name]):
+                test = tests[each]
                 at = y + (list(DATA).index(each.cell.data) - 1) * 0.22
                 look = {"color": COLOURS[each.cell.data]}
                 ax.plot([test.low, test.high], [at, at], linewidth=1.3, **look)

@@ -13,8 +13,8 @@ from studies.intervals import difference
 from studies.markdown import table
 from studies.mechanism import verdicts
 from studies.mechanism.figures import PANELS, figure
-from studies.mechanism.plan import MEASURED, OK, PLAN, SEEDS, Cell, cells
-from studies.mechanism.runs import TUNING, rate_of
+from studies.mechanism.plan import MEASURED, OK, PLAN, SEEDS, TUNING, Cell, stages
+from studies.mechanism.runs import rate_of
 from studies.mechanism.verdicts import METHODS, values
 from studies.table import Row
 
@@ -38,18 +38,26 @@ def write(rows: list[Row], out: Path) -> None:
     for question, panels in PANELS.items():
         if not unfinished(rows, question):
             with matplotlib.rc_context({"savefig.dpi": 130}):
-                drawing = figure(rows, panels)
+                drawing = figure(decisive(rows, question), panels)
                 plots.save(drawing, out.parent / "pictures", f"mechanism_{question}", ("png",))
 
 
 def page(rows: list[Row]) -> str:
     """Return the page: a sentence and a figure for each question."""
     parts = {question: _part(rows, question) for question in PANELS}
-    counted = [row for row in rows if int(row["seed"]) in SEEDS]
+    counted = [row for row in rows if int(row["seed"]) not in TUNING]
     hours = sum(float(row["seconds"]) for row in rows) / 3600
     text = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-    numbers = {name: _Numbers(rows, name) for name in ("linear", "erank", "gap")}
+    columns = ("linear", "erank", "gap")
+    numbers = {name: _Numbers(decisive(rows, "sufficient"), name) for name in columns}
     return text.format(runs=len(counted), hours=hours, **numbers, **parts)
+
+
+def decisive(rows: list[Row], question: str) -> list[Row]:
+    """Return the rows that answer a question: those of the second stage if it is complete."""
+    second = question in PLAN["second"]["questions"] and not unfinished(rows, "second")
+    seeds = stages()["second" if second else question].seeds if question in stages() else SEEDS
+    return [row for row in rows if int(row["seed"]) in seeds]
 
 
 class _Numbers:
@@ -78,13 +86,18 @@ def _part(rows: list[Row], question: str) -> str:
     if left := unfinished(rows, question):
         return f"## {asks}\n\n**Not answered yet:** {left} runs are missing."
     picture = f"![{asks}](pictures/mechanism_{question}.png)"
-    return f"## {asks}\n\n**{ANSWERS[question](rows)}**\n\n{picture}"
+    first = [row for row in rows if int(row["seed"]) in SEEDS]
+    answer, last = (ANSWERS[question](each) for each in (first, decisive(rows, question)))
+    if decisive(rows, question) != first:
+        answer = f"With a tuned learning rate, on fresh seeds: {last} At the recipe's: {answer}"
+    return f"## {asks}\n\n**{answer}**\n\n{picture}"
 
 
 def unfinished(rows: list[Row], question: str) -> int:
-    """Return how many runs of a question are missing."""
-    seeds = (values(rows, cell) for cell in cells(RUNS_OF.get(question, question)))
-    return sum(len(SEEDS) - len(present) for present in seeds)
+    """Return how many runs of a question or stage are missing."""
+    stage = stages()[RUNS_OF.get(question, question)]
+    counted = [row for row in rows if int(row["seed"]) in stage.seeds]
+    return sum(len(stage.seeds) - len(values(counted, cell)) for cell in stage.cells)
 
 
 def _necessary(rows: list[Row]) -> str:
@@ -130,28 +143,30 @@ ANSWERS: dict[str, Callable[[list[Row]], str]] = {
 
 
 def appendix(rows: list[Row]) -> str:
-    """Return a table for each question; a cell of two questions is in both."""
-    tables, everything = [], set()
-    for question in PLAN["settings"]:
+    """Return a table for each stage; a cell of two questions is in both."""
+    tables, planned = [], set()
+    for name, stage in stages().items():
         lines = []
-        for cell in cells(question):
-            columns = {name: list(values(rows, cell, name).values()) for name in MEASURED}
+        counted = [row for row in rows if int(row["seed"]) in stage.seeds]
+        for cell in stage.cells:
+            columns = {column: list(values(counted, cell, column).values()) for column in MEASURED}
             digits = {"slope": 2}
             numbers = [
                 mean_std(column, digits.get(name, 1)) if column else "–"
                 for name, column in columns.items()
             ]
             count = len(columns["linear"])
-            rate = rate_of(rows, cell) if question in PLAN["tuned"] and count else "–"
+            rate = rate_of(rows, cell) if stage.rates and count else "–"
             lines.append([*map(str, cell), rate, str(count), *numbers])
         head = ["setting", "data", "epochs", "rate", "n", *MEASURED]
-        tables.append(f"## {PLAN['questions'][question]['asks']}\n\n{table(head, lines)}")
-        everything |= set(cells(question))
+        asks = PLAN["questions"].get(name, {"asks": "The first two questions at a tuned rate"})
+        tables.append(f"## {asks['asks']}\n\n{table(head, lines)}")
+        planned |= {(cell, seed) for cell in stage.cells for seed in stage.seeds}
     tuning = sum(int(row["seed"]) in TUNING for row in rows)
     return NUMBERS.format(
         runs=len(rows),
         counted=len(rows) - tuning,
-        planned=len(SEEDS) * len(everything),
+        planned=len(planned),
         tuning=tuning,
         diverged=sum(row["status"] != OK for row in rows),
         numbers="\n\n".join(tables),

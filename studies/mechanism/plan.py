@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("plan.yaml")))
 SEEDS: list[int] = PLAN["seeds"]
+TUNING: list[int] = PLAN["tuning_seeds"]
 DATA: dict[str, list[str]] = PLAN["data"]
 SETTINGS: dict[str, list[str]] = {
     name: options for question in PLAN["settings"].values() for name, options in question.items()
@@ -39,6 +40,26 @@ def cells(question: str) -> list[Cell]:
         for length in epochs.get(data, [EPOCHS])
         for setting in PLAN["settings"][question]
     ]
+
+
+class Stage(NamedTuple):
+    """Cells that are trained with the same seeds; with ``rates``, each cell's own is chosen."""
+
+    cells: list[Cell]
+    seeds: list[int]
+    rates: list[str]
+
+
+def stages() -> dict[str, Stage]:
+    """Return the stages in the order in which they are trained: the questions, and "second"."""
+    rates = {name: [str(rate) for rate in grid] for name, grid in PLAN["rates"].items()}
+    planned = {
+        question: Stage(cells(question), SEEDS, rates.get(question, []))
+        for question in PLAN["settings"]
+    }
+    second = PLAN["second"]
+    repeated = [Cell(name, data) for data in second["data"] for name in second["settings"]]
+    return planned | {"second": Stage(repeated, second["seeds"], rates["second"])}
 
 
 # What is measured at the end of a run, before it, and over its epochs.

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,27 +13,25 @@ from rdm_solo import runs
 from studies import training
 from studies.evidence.probe import FILE
 from studies.evidence.runs import commit
-from studies.mechanism.plan import DATA, OK, PLAN, SEEDS, SETTINGS, Cell, Run, cells
+from studies.mechanism.plan import DATA, OK, PLAN, SETTINGS, TUNING, Cell, Run, stages
 from studies.table import Row
 
 WARMUP = 6
 LAST = {"erank": "erank/centred", "erank online": "erank/online", "erank target": "erank/target"}
 SPEEDS = range(7, 13)  # epochs over which the slope is averaged
-TUNING = PLAN["tuning_seeds"]
 
 
 def missing(rows: Sequence[Row]) -> list[Run]:
-    """Return the runs that the table lacks of the first question that is not complete.
+    """Return the runs that the table lacks of the first stage that is not complete.
 
     The runs that choose its learning rates come first, alone.
     """
     present = {(cell_of(row), int(row["seed"]), row["rate"]) for row in rows}
-    for question in PLAN["settings"]:
-        rates = [str(rate) for rate in PLAN["rates"]] if question in PLAN["tuned"] else []
-        planned = [Run(c, s, rate) for s in TUNING for c in cells(question) for rate in rates]
+    for stage in stages().values():
+        planned = [Run(c, s, rate) for s in TUNING for c in stage.cells for rate in stage.rates]
         if not (todo := [run for run in planned if run not in present]):
-            chosen = {cell: rate_of(rows, cell) if rates else "" for cell in cells(question)}
-            planned = [Run(cell, seed, chosen[cell]) for seed in SEEDS for cell in chosen]
+            chosen = {cell: rate_of(rows, cell) if stage.rates else "" for cell in stage.cells}
+            planned = [Run(cell, seed, chosen[cell]) for seed in stage.seeds for cell in chosen]
             todo = [run for run in planned if run not in present]
         if todo:
             return todo
@@ -46,11 +45,11 @@ def cell_of(row: Row) -> Cell:
 
 def rate_of(rows: Sequence[Row], cell: Cell) -> str:
     """Return the learning rate with the best mean accuracy over the tuning seeds."""
-    tuning = [row for row in rows if int(row["seed"]) in TUNING and cell_of(row) == cell]
-    accuracies: dict[str, list[float]] = {str(rate): [] for rate in PLAN["rates"]}
-    for row in tuning:
-        accuracies[row["rate"]].append(float(row["linear"]))
-    return max(accuracies, key=lambda rate: statistics.fmean(accuracies[rate]))
+    accuracies: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if int(row["seed"]) in TUNING and cell_of(row) == cell:
+            accuracies[row["rate"]].append(float(row["linear"]))
+    return max(sorted(accuracies, key=float), key=lambda rate: statistics.fmean(accuracies[rate]))
 
 
 def options(run: Run) -> list[str]:

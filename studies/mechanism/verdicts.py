@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from studies.intervals import Difference, difference, holm
-from studies.mechanism.plan import DATA, PLAN, SEEDS, Cell, cells
+from studies.mechanism.plan import DATA, PLAN, TUNING, Cell, cells
 from studies.mechanism.runs import cell_of
 from studies.table import Row
 
@@ -61,7 +61,12 @@ def compare(
 def values(rows: Sequence[Row], cell: Cell, column: str = "linear") -> dict[int, float]:
     """Return a column of a cell's runs by seed, without the runs that chose its learning rate."""
     chosen = {int(row["seed"]): row[column] for row in rows if cell_of(row) == cell}
-    return {seed: float(chosen[seed]) for seed in SEEDS if chosen.get(seed)}
+    return {seed: float(value) for seed, value in chosen.items() if value and seed not in TUNING}
+
+
+def data_of(rows: Sequence[Row]) -> list[str]:
+    """Return the data sets of these rows; the second stage has no digits."""
+    return [data for data in DATA if any(row["data"] == data for row in rows)]
 
 
 def pairs(rows: Sequence[Row], each: Comparison) -> list[float]:
@@ -83,7 +88,9 @@ def _corrected(tests: Mapping[Any, Difference]) -> Results:
 def sufficient(rows: Sequence[Row]) -> tuple[str, Results]:
     """Answer whether a gap is sufficient; only arms whose gap is large enough decide."""
     arms, margin = ("power", *MATCHED), PLAN["margin"]
-    tests = [compare(arm, "identity", data, against=margin) for data in DATA for arm in arms]
+    tests = [
+        compare(arm, "identity", data, against=margin) for data in data_of(rows) for arm in arms
+    ]
     judged = judge(rows, tests)
     words = [
         [judged[compare(arm, "identity", data, against=margin)].word for data in VARIANTS]
@@ -113,7 +120,7 @@ def necessary(rows: Sequence[Row]) -> tuple[dict[str, str], Results]:
     tests = {
         (column, data, name): compare(name, other, data, column, margin)
         for column, margin in margins.items()
-        for data in DATA
+        for data in data_of(rows)
         for name, other in WITHOUT_GAP.items()
     }
     judged = judge(rows, tests.values())
