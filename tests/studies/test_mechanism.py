@@ -15,15 +15,6 @@ from studies.mechanism import page, plan, verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.figures import PANELS, figure
 from studies.mechanism.plan import DATA, HEAD, OK, PLAN, SEEDS, SETTINGS, TUNING, Cell, Run
-    DATA,
-    OK,
-    PLAN,
-    SEEDS,
-    SETTINGS,
-    TUNING,
-    Cell,
-    Run,
-)
 from studies.mechanism.runs import measure, missing, options
 from studies.table import read
 
