@@ -15,7 +15,8 @@ CUT = 1e-4  # smaller eigenvalues, relative to the largest, are not fitted
 class Speeds(pl.Callback):
     """Log ``rate/slope``, the :func:`slope` over each of these epochs (2 or later).
 
-    The projections are those of the first ``rows`` training images, without augmentation.
+    The projections are those of the first ``rows`` training images, without augmentation. They are
+    computed after validation, so a run without validation images has no slope.
     """
 
     def __init__(self, epochs: Sequence[int], rows: int = 1024) -> None:

@@ -46,22 +46,22 @@ def page(rows: list[Row]) -> str:
     """Return the page: a sentence and a figure for each question."""
     parts = {question: _part(rows, question) for question in PANELS}
     counted = [row for row in rows if int(row["seed"]) not in TUNING]
+    first = [row for row in rows if int(row["seed"]) in SEEDS]
     hours = sum(float(row["seconds"]) for row in rows) / 3600
     text = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-    columns = ("linear", "erank", "gap")
-    numbers = {name: _Numbers(decisive(rows, "sufficient"), name) for name in columns}
+    numbers = {name: _Numbers(first, name) for name in ("linear", "erank")}
     return text.format(runs=len(counted), hours=hours, **numbers, **parts)
 
 
 def decisive(rows: list[Row], question: str) -> list[Row]:
     """Return the rows that answer a question: those of the second stage if it is complete."""
     second = question in PLAN["second"]["questions"] and not unfinished(rows, "second")
-    seeds = stages()["second" if second else question].seeds if question in stages() else SEEDS
+    seeds = PLAN["second"]["seeds"] if second else SEEDS
     return [row for row in rows if int(row["seed"]) in seeds]
 
 
 class _Numbers:
-    """What a page writes as ``{gap[power textures]}``: a column's mean in a cell of 30 epochs.
+    """What a page writes as ``{erank[power textures]}``: a column's mean in a cell of 30 epochs.
 
     ``{linear[power vs identity textures]}`` is a difference with its interval.
     """

@@ -12,7 +12,7 @@ BUDGETS = {
     "rdm_solo/runs": 1600,
     "rdm_solo/plots": 1055,
     "rdm_solo/loggers": 450,
-    "rdm_solo/callbacks": 1760,
+    "rdm_solo/callbacks": 1761,
     "rdm_solo/train": 1320,
     "rdm_solo/evaluate": 900,
     "rdm_solo/watch": 620,
