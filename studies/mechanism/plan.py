@@ -43,27 +43,32 @@ def cells(question: str) -> list[Cell]:
 
 
 class Stage(NamedTuple):
-    """Cells that are trained with the same seeds; with ``rates``, each cell's own is chosen."""
+    """Cells that are trained with the same seeds.
+
+    If ``rates`` has learning rates, one is chosen for each cell: from these, and from ``wider``.
+    """
 
     cells: list[Cell]
     seeds: list[int]
     rates: list[str]
+    wider: list[str]
 
 
 def stages() -> dict[str, Stage]:
     """Return the stages in the order in which they are trained: the questions, and "second"."""
-    rates = {name: [str(rate) for rate in grid] for name, grid in PLAN["rates"].items()}
-    planned = {
-        question: Stage(cells(question), SEEDS, rates.get(question, []))
-        for question in PLAN["settings"]
-    }
+
+    def stage(name: str, cells: list[Cell], seeds: list[int]) -> Stage:
+        rates, wider = (list(map(str, PLAN[key].get(name, []))) for key in ("rates", "wider"))
+        return Stage(cells, seeds, rates, wider)
+
+    planned = {question: stage(question, cells(question), SEEDS) for question in PLAN["settings"]}
     second = PLAN["second"]
     repeated = [Cell(name, data) for data in second["data"] for name in second["settings"]]
-    return planned | {"second": Stage(repeated, second["seeds"], rates["second"])}
+    return planned | {"second": stage("second", repeated, second["seeds"])}
 
 
 # What is measured at the end of a run, before it, and over its epochs.
-END = ("linear", "knn", "erank", "erank online", "erank target")
+END = ("linear", "knn", "erank", "erank online", "erank target", "erank features")
 MEASURED = (*END, "linear untrained", "gap", "slope")
 # `status` is "ok", or says in which epoch the run diverged.
 ABOUT = ("setting", "data", "epochs", "seed", "rate", "status")

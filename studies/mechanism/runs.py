@@ -13,22 +13,32 @@ from rdm_solo import runs
 from studies import training
 from studies.evidence.probe import FILE
 from studies.evidence.runs import commit
-from studies.mechanism.plan import DATA, OK, PLAN, SETTINGS, TUNING, Cell, Run, stages
+from studies.mechanism.plan import DATA, OK, PLAN, SETTINGS, TUNING, Cell, Run, Stage, stages
 from studies.table import Row
 
 WARMUP = 6
-LAST = {"erank": "erank/centred", "erank online": "erank/online", "erank target": "erank/target"}
+LAST = {
+    "erank": "erank/centred",
+    "erank online": "erank/online",
+    "erank target": "erank/target",
+    "erank features": "erank/features_centred",
+}
 SPEEDS = range(7, 13)  # epochs over which the slope is averaged
 
 
 def missing(rows: Sequence[Row]) -> list[Run]:
-    """Return the runs that the table lacks of the first stage that is not complete.
+    """Return the missing runs of the first unfinished stage.
 
-    The runs that choose its learning rates come first, alone.
+    These are the runs that choose its learning rates, or its other runs once the rates are chosen.
     """
     present = {(cell_of(row), int(row["seed"]), row["rate"]) for row in rows}
     for stage in stages().values():
-        planned = [Run(c, s, rate) for s in TUNING for c in stage.cells for rate in stage.rates]
+        planned = [
+            Run(cell, seed, rate)
+            for seed in TUNING
+            for cell in stage.cells
+            for rate in rates_to_try(rows, cell, stage)
+        ]
         if not (todo := [run for run in planned if run not in present]):
             chosen = {cell: rate_of(rows, cell) if stage.rates else "" for cell in stage.cells}
             planned = [Run(cell, seed, chosen[cell]) for seed in stage.seeds for cell in chosen]
@@ -38,6 +48,14 @@ def missing(rows: Sequence[Row]) -> list[Run]:
     return []
 
 
+def rates_to_try(rows: Sequence[Row], cell: Cell, stage: Stage) -> list[str]:
+    """Return the stage's rates, then the neighbours of the best one in ``stage.wider`` as well."""
+    if not stage.wider or not set(stage.rates) <= _accuracies(rows, cell).keys():
+        return stage.rates
+    best = stage.wider.index(rate_of(rows, cell))
+    return list(dict.fromkeys([*stage.rates, *stage.wider[max(0, best - 1) : best + 2]]))
+
+
 def cell_of(row: Row) -> Cell:
     """Return the cell that a row belongs to."""
     return Cell(row["setting"], row["data"], int(row["epochs"]))
@@ -45,11 +63,21 @@ def cell_of(row: Row) -> Cell:
 
 def rate_of(rows: Sequence[Row], cell: Cell) -> str:
     """Return the learning rate with the best mean accuracy over the tuning seeds."""
+    accuracies = _accuracies(rows, cell)
+    return max(sorted(accuracies, key=float), key=lambda rate: accuracies[rate])
+
+
+def _accuracies(rows: Sequence[Row], cell: Cell) -> dict[str, float]:
+    """Return the mean accuracy of each rate that all tuning seeds have tried."""
     accuracies: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if int(row["seed"]) in TUNING and cell_of(row) == cell:
-            accuracies[row["rate"]].append(float(row["linear"]))
-    return max(sorted(accuracies, key=float), key=lambda rate: statistics.fmean(accuracies[rate]))
+            accuracies[row["rate"]].append(float(row["linear"]) if row["status"] == OK else 0.0)
+    return {
+        rate: statistics.fmean(values)
+        for rate, values in accuracies.items()
+        if len(values) == len(TUNING)
+    }
 
 
 def options(run: Run) -> list[str]:

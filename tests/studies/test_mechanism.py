@@ -15,7 +15,7 @@ from studies.mechanism import page, plan, verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.figures import PANELS, figure
 from studies.mechanism.plan import DATA, HEAD, OK, PLAN, SEEDS, SETTINGS, TUNING, Cell, Run
-from studies.mechanism.runs import measure, missing, options
+from studies.mechanism.runs import measure, missing, options, rate_of
 from studies.table import read
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
@@ -79,13 +79,13 @@ ALL_CELLS = [cell for question in PLAN["settings"] for cell in plan.cells(questi
 
 @pytest.mark.parametrize("cell", sorted(set(ALL_CELLS)), ids=lambda cell: " ".join(map(str, cell)))
 def test_every_planned_run_has_a_valid_config(cell):
-    cfg = compose(options(Run(cell, seed=3, rate="0.25")))
+    cfg = compose(options(Run(cell, seed=3, rate="0.3")))
     checks.check(cfg)
     arms = ("truncation", "rotated", "rotated anew", "noise")
     arm = OmegaConf.select(cfg, "callbacks.arm.arm")
     assert arm == (cell.setting if cell.setting in arms else None)
     assert cfg.max_epochs == cfg.callbacks.probe.epochs[-1] == cell.epochs
-    assert cfg.optimizer.lr == 0.25
+    assert cfg.optimizer.lr == 0.3
     assert ("speeds" in cfg.callbacks) == (cell in plan.cells("rate"))
 
 
@@ -95,27 +95,44 @@ def row_of(run: Run, **measured: float) -> dict[str, str]:
 
 
 def test_stages_are_trained_in_turn_each_with_the_rates_that_were_chosen():
+    """A peak at the edge of a grid has its neighbour tried; of equal rates, the smallest wins."""
+    peaks = {"textures": "1.0", "angles": "2.8"}
     rows, turns = [], []
     while todo := missing(rows):
         turns.append(todo)
-        # 1.0 is best on the textures; elsewhere all rates are equal, and the smallest is taken.
         rows += [
-            row_of(run, linear=60 if (run.cell.data, run.rate) == ("textures", "1.0") else 50)
-            for run in todo
+            row_of(run, linear=60 if peaks.get(run.cell.data) == run.rate else 50) for run in todo
         ]
     tuning = [turn for turn in turns if {run.seed for run in turn} == set(TUNING)]
-    assert [len(turn) for turn in tuning] == [6 * 3 * 4 * 2, 8 * 5 * 4 * 2, 9 * 2 * 4 * 2]
+    assert [len(turn) for turn in tuning] == [
+        6 * 3 * 4 * 2,  # "rate"
+        8 * 5 * 4 * 2,  # "schedule"
+        8 * 4 * 2,  # 8.0 on angles, 0.044 on the digits
+        8 * 3 * 2,  # 0.016 on the digits
+        9 * 2 * 4 * 2,  # "second"
+        9 * 2,  # 8.0 on angles
+    ]
+    assert {run.rate for run in tuning[2] if run.cell.data == "angles"} == {"8.0"}
     assert len(turns) == len(plan.stages()) + len(tuning)
     counted = {run for turn in turns for run in turn if run.seed not in TUNING}
     assert counted == {
-        Run(cell, seed, chosen if stage.rates else "")
+        Run(
+            cell,
+            seed,
+            peaks[cell.data] if peaks.get(cell.data) in grid else min(grid, key=float, default=""),
+        )
         for stage in plan.stages().values()
+        for grid in [stage.wider or stage.rates]
         for cell in stage.cells
-        for chosen in [
-            "1.0" if cell.data == "textures" else min(stage.rates, default="", key=float)
-        ]
         for seed in stage.seeds
     }
+
+
+def test_a_rate_that_diverges_is_not_chosen():
+    cell = Cell("SimSiam -1", "digits")
+    rows = [row_of(Run(cell, seed, rate), linear=40) for seed in TUNING for rate in ("1.0", "2.8")]
+    diverged = [row_of(Run(cell, seed, "8.0"), linear=70) | {"status": "x"} for seed in TUNING]
+    assert rate_of([*rows, *diverged], cell) == "1.0"
 
 
 @pytest.mark.parametrize("data", DATA)
