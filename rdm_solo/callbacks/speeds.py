@@ -13,7 +13,7 @@ CUT = 1e-4  # smaller eigenvalues, relative to the largest, are not fitted
 
 
 class Speeds(pl.Callback):
-    """Log ``rate/slope``, the :func:`slope` over each of these epochs (2 or later).
+    """Log ``rate/slope``, the :func:`slope` of the change in each of these epochs (2 or later).
 
     The projections are those of the first ``rows`` training images, without augmentation. They are
     computed after validation, so a run without validation images has no slope.
@@ -46,7 +46,7 @@ def slope(before: Tensor, after: Tensor) -> float:
     """Return the slope of the log relative speed on the log eigenvalue. Shapes: ``(N, k)`` each.
 
     The relative speed of direction i is the root of ``E[(u_i . dz)^2] / lambda_i``, for the change
-    dz, and the eigenvectors u_i and eigenvalues lambda_i of the second moment before it.
+    dz, and the eigenvectors u_i and eigenvalues lambda_i of the second moment before the change.
 
     >>> z = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     >>> round(slope(z, z * torch.tensor([1.2, 1.1])), 3)  # the larger direction is twice as fast

@@ -62,8 +62,8 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
 
     A row is negligible if its length is at most ``relative_cut(float32, n, k)`` (float64 input:
     ``relative_cut(float64, n, k)``) times the root mean square of all lengths. Normalising such a
-    row would multiply its gradient by the inverse of its length. Half precision uses the bound of
-    float32, because it rounds short and long rows by the same share (measured down to 1e-6 of the
+    row would multiply its gradient by the inverse of its length. Half precision rounds short and
+    long rows by the same share, so float32's bound applies to it (measured down to 1e-6 of the
     largest singular value). The root mean square does not grow with the batch, unlike the largest
     singular value. Masking and counting do not synchronise with the device.
 
@@ -136,8 +136,8 @@ class Spectrum(Batch):
     If there are more columns than rows (``dual``), ``vectors`` contains left singular vectors
     ``(n, r)``, otherwise right singular vectors ``(k, r)``. On a CPU, directions of rounding noise
     are dropped. An accelerator keeps all ``r = min(n, k)`` directions, because counting those above
-    noise would synchronise. float64 batches have both kinds of singular vectors, because the
-    product of a short row and ``V g V^T`` would lose the row's direction to rounding.
+    noise would synchronise. float64 batches have both kinds of singular vectors, because rounding
+    makes ``x V g V^T`` inaccurate for short rows.
     """
 
     sigma: Tensor  # (r,) ascending singular values; noise is raised to the smallest value above it

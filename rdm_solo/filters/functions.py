@@ -265,7 +265,7 @@ def log1p_sq(sigma: Tensor) -> Tensor:
 def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
     """g(sigma) = (sigma^2 / sigma_1^2)^alpha + eps, where sigma_1 is the largest.
 
-    ``alpha=0.5`` has the power of DirectPred (Tian et al., ICML 2021), ``alpha=1`` that of
+    ``alpha=0.5`` has the exponent of DirectPred (Tian et al., ICML 2021), ``alpha=1`` that of
     DirectCopy (Wang et al., 2021). Both use a running correlation (``momentum`` above 0).
     """
     check_number("filter.alpha", alpha, 1e-6)
@@ -275,7 +275,7 @@ def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
 
 @register("truncate", formula="1 for the {keep} largest σ, otherwise 0")
 def truncate(sigma: Tensor, keep: int = 16) -> Tensor:
-    """g(sigma) = 1 for the ``keep`` largest and those equal to the last of them, otherwise 0."""
+    """g(sigma) = 1 for the ``keep`` largest and for ties with the last of them, otherwise 0."""
     check_integer("filter.keep", keep, 1)
     return sigma >= sigma.topk(min(keep, len(sigma))).values.min()
 

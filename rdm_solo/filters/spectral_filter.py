@@ -44,7 +44,8 @@ class SpectralFilter(nn.Module):
     normalise, all are multiplied by one constant, which cancels in the normalisation. In
     ``eval()`` the input is returned unchanged.
 
-    A call synchronises with the device once, in the decomposition. Counts for warnings are read in
+    A call synchronises with the device once, in the decomposition, and with functions that are not
+    elementwise twice more. Counts for warnings are read in
     every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
 
     Args:

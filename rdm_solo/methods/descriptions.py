@@ -177,7 +177,7 @@ METHODS = {
             name="nnsiam",
             label="NNSiam",
             family="distilling",
-            target="the earlier projection nearest to the other view's, after the target filter",
+            target="the queue's nearest neighbour of the other view's projection, filtered",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
@@ -268,7 +268,7 @@ METHODS = {
         _contrastive(
             name="nnclr",
             label="NNCLR",
-            target="the earlier projection nearest to the other view's, after the target filter",
+            target="the queue's nearest neighbour of the other view's projection, filtered",
             asymmetry="predictor",
             neighbours=True,
             queue=True,

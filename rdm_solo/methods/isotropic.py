@@ -3,14 +3,12 @@
 import math
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
 from rdm_solo.distributed import world_size
-from rdm_solo.methods import solo_learn
-from rdm_solo.methods.models import Configured, minus_cosine
-from rdm_solo.methods.symmetric import OneProjector
+from rdm_solo.methods.models import minus_cosine
+from rdm_solo.methods.symmetric import Standalone
 from rdm_solo.spectra.rows import directions, epps_pulley_statistic, wave_sums
 
 
@@ -28,7 +26,7 @@ def iterative_whitening(x: Tensor, steps: int) -> Tensor:
     """
     centred = x - x.mean(0)
     covariance = centred.mT @ centred / (len(x) - 1)
-    trace = covariance.trace().clamp_min(torch.finfo(x.dtype).tiny)  # of equal rows it is zero
+    trace = covariance.trace().clamp_min(torch.finfo(x.dtype).tiny)  # zero if all rows are equal
     P = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for _ in range(steps):
         P = (3 * P - P @ P @ P @ (covariance / trace)) / 2
@@ -69,16 +67,7 @@ def gathered(views: list[Tensor]) -> list[Tensor]:
     return views if world_size() == 1 else [torch.cat(all_gather(z)) for z in views]
 
 
-class _Isotropic(OneProjector, Configured, solo_learn.adapt("base")):
-    """A method whose loss sees the global batch."""
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.settings = cfg.method
-        self.install({**cfg.method.kwargs, **cfg.method})
-
-
-class INTL(_Isotropic):
+class INTL(Standalone):
     """Iterative whitening with trace loss (Weng et al., ICLR 2024)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:
@@ -86,7 +75,7 @@ class INTL(_Isotropic):
         return intl_loss(gathered(views), kwargs.steps, kwargs.trace_weight)
 
 
-class LeJEPA(_Isotropic):
+class LeJEPA(Standalone):
     """Prediction of the mean view, and SIGReg (Balestriero and LeCun, 2025)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:

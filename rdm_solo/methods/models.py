@@ -207,7 +207,7 @@ def iso_loss(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     r"""Return IsoLoss :math:`\|z - \mathrm{sg}(t + z - p)\|^2` (Halvagal et al., NeurIPS 2023).
 
     It has the value of :func:`squared_error` and, at the projection z, the gradient 2 (p - t)
-    without the factor W, so all directions learn at the same rate.
+    without the factor W.
 
     >>> z = torch.tensor([[1.0, 2.0]], requires_grad=True)
     >>> iso_loss(z, z * 0.5, torch.zeros(1, 2)).backward()

@@ -32,7 +32,7 @@ def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tens
 class Center(nn.Module):
     """The mean of the global batch's outputs, or an exponential moving average of it.
 
-    No gradient flows through it. With ``kind="batch"``, this does not change the loss's gradient.
+    No gradient flows through it; for ``kind="batch"`` the loss's gradient would be the same.
 
     Args:
         dim: k, the outputs' dimension.
@@ -94,6 +94,15 @@ class OneProjector:
         return loss + out["loss"]
 
 
+class Standalone(OneProjector, Configured, solo_learn.adapt("base")):
+    """A method that a run's config describes completely."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.settings = cfg.method
+        self.install({**cfg.method.kwargs, **cfg.method})
+
+
 class Symmetric(OneProjector):
     """With a centre (``"ema"`` or ``"batch"``) this is Algorithm 1, and without it the baseline."""
 
@@ -111,9 +120,5 @@ class Symmetric(OneProjector):
         return symmetric_loss(z1, z2, mu)
 
 
-class SymSimSiam(Symmetric, Configured, solo_learn.adapt("base")):
+class SymSimSiam(Symmetric, Standalone):
     """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.install({**cfg.method.kwargs, **cfg.method})

@@ -42,7 +42,7 @@ class Probe(pl.Callback):  # type: ignore[misc]
 
 
 def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:
-    """Return kNN accuracy and the paper's linear probe's on frozen features of plain images."""
+    """Return the accuracies of kNN and of a linear probe on frozen features of plain images."""
     (x, y), (x_val, y_val) = (extract(backbone, loader) for loader in (train, val))
     linear = fit_linear(x, y, x_val, y_val, num_classes=int(y.max()) + 1)
     return {"knn": knn_accuracy(x, y, x_val, y_val), "linear": linear.curve[-1].top1}

@@ -1,4 +1,4 @@
-"""The arms of the question whether a gap is sufficient, as modules in SimSiam's heads.
+"""Modules that replace SimSiam's predictor or target head in "Is a gap sufficient?".
 
 Each arm has, in every batch, the gap that the target filter σ^-0.5 would have for the same
 projections, or comes as close to it as it can. A gap is the difference of the effective ranks of
@@ -15,7 +15,7 @@ from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
 from rdm_solo.spectra import correlation, effective_rank
 
-HALVINGS = 20  # of the interval of noise scales; its ends are 0 and 16 times the outputs' scale
+HALVINGS = 20  # bisection steps for the noise's scale, between 0 and 16 times the outputs' scale
 
 
 def rank_of(x: Tensor) -> float:
@@ -37,7 +37,7 @@ class Reference(nn.Module):
 
 
 class Rotated(Reference):
-    """The reference after a random rotation, drawn once or (``anew``) for each batch."""
+    """The reference filter, then a random rotation, drawn once or (``anew``) for each batch."""
 
     def __init__(self, seed: int, anew: bool = False) -> None:
         super().__init__(seed)
@@ -77,7 +77,6 @@ class Truncation(Reference):
 
 
 TARGETS: dict[str, Callable[[int], nn.Module]] = {
-    "power": Reference,
     "rotated": Rotated,
     "rotated anew": lambda seed: Rotated(seed, anew=True),
     "noise": Noise,

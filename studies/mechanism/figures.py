@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rdm_solo.plots import style
-from studies.intervals import difference
 from studies.mechanism.plan import DATA, PLAN, Cell
 from studies.mechanism.verdicts import (
     ALPHAS,
@@ -18,8 +17,10 @@ from studies.mechanism.verdicts import (
     METHODS,
     MOMENTA,
     Comparison,
-    learned,
+    advantage,
+    compare,
     pairs,
+    test,
 )
 from studies.table import Row
 
@@ -42,20 +43,18 @@ class Panel(NamedTuple):
 def _panel(names: Iterable[tuple[str, str, str]], column: str = "linear", title: str = "") -> Panel:
     """Return a panel from rows' labels and the two settings that each compares."""
     rows = {
-        label: [Comparison(Cell(name, data), Cell(other, data), column) for data in DATA]
-        for label, name, other in names
+        label: [compare(name, other, data, column) for data in DATA] for label, name, other in names
     }
     return Panel(title, column, rows)
 
 
 def _advantage(method: str) -> Panel:
-    """Return the panel of the advantage of -0.5 after schedules of several lengths."""
+    """Return the panel of σ^-0.5 minus the learned predictor, one row for each length."""
     lengths: dict[str, list[int]] = PLAN["epochs"]["schedule"]
     rows: dict[str, list[Comparison]] = {f"{n} epochs": [] for n in lengths["digits"]}
     for data, several in lengths.items():
         for n in several:
-            cell = Cell(f"{method} -0.5", data, n)
-            rows[f"{n} epochs"].append(Comparison(cell, learned(cell)))
+            rows[f"{n} epochs"].append(advantage(Cell(f"{method} -0.5", data, n)))
     return Panel(method, "linear", rows)
 
 
@@ -100,7 +99,7 @@ PANELS = {
 def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     """Draw the mean difference of each comparison and its interval."""
     tests = {
-        each: difference(pairs(rows, each))
+        each: test(rows, each)
         for panel in panels
         for each in itertools.chain(*panel.rows.values())
         if len(pairs(rows, each)) > 1
@@ -111,18 +110,19 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):
             for each in filter(tests.get, panel.rows[name]):
-                test = tests[each]
+                result = tests[each]
                 at = y + (list(DATA).index(each.cell.data) - 1) * 0.22
                 look = {"color": COLOURS[each.cell.data]}
-                ax.plot([test.low, test.high], [at, at], linewidth=1.3, **look)
-                ax.plot([test.mean], [at], "o", markersize=3.6, **look)
+                ax.plot([result.low, result.high], [at, at], linewidth=1.3, **look)
+                ax.plot([result.mean], [at], "o", markersize=3.6, **look)
         ax.axvline(0, color="black", linewidth=0.8)
         ax.set(title=panel.title, xlabel=LABELS[panel.column])
         ax.grid(axis="x", color="0.88", linewidth=0.6)
         ax.grid(visible=False, axis="y")
     grid[0].set_yticks(range(len(names)), [style.typeset(name) for name in names])
     grid[0].set_ylim(len(names) - 0.5, -0.5)
-    handles = [Line2D([], [], color=COLOURS[data], marker="o", label=data) for data in DATA]
+    shown = [data for data in DATA if any(each.cell.data == data for each in tests)]
+    handles = [Line2D([], [], color=COLOURS[data], marker="o", label=data) for data in shown]
     drawing.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing

@@ -1,34 +1,25 @@
 """The page of the trial, and the appendix with all its numbers."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 from rdm_solo import plots
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.groups import mean_std
-from studies.intervals import difference
 from studies.markdown import table
 from studies.mechanism import verdicts
 from studies.mechanism.figures import PANELS, figure
 from studies.mechanism.plan import MEASURED, OK, PLAN, SEEDS, TUNING, Cell, stages
-from studies.mechanism.runs import rate_of
-from studies.mechanism.verdicts import METHODS, values
+from studies.mechanism.runs import cell_of
+from studies.mechanism.verdicts import METHODS, Comparison, values
 from studies.table import Row
 
-APPENDIX = Path(__file__).with_name("appendix.md")
-NUMBERS = """\
-# The trial of the mechanism: all numbers
-
-`python -m studies.mechanism` trains the settings of `plan.yaml` and writes this appendix, and its
-page `docs/mechanism.md`, from the {runs} runs in `runs.csv`. {counted} of {planned} planned runs
-are there, and {tuning} that chose learning rates; {diverged} diverged. Mean ± standard deviation
-over n seeds. The rate is the base learning rate that was chosen, or the recipe's (–).
-
-{numbers}
-"""
+HERE = Path(__file__).parent
+APPENDIX = HERE / "appendix.md"
 
 
 def write(rows: list[Row], out: Path) -> None:
@@ -36,34 +27,46 @@ def write(rows: list[Row], out: Path) -> None:
     write_atomically(out, page(rows))
     write_atomically(APPENDIX, appendix(rows))
     for question, panels in PANELS.items():
-        if not unfinished(rows, question):
+        for _, counted in answered_by(rows, question)[-1:]:
             with matplotlib.rc_context({"savefig.dpi": 130}):
-                drawing = figure(decisive(rows, question), panels)
+                drawing = figure(counted, panels)
                 plots.save(drawing, out.parent / "pictures", f"mechanism_{question}", ("png",))
 
 
 def page(rows: list[Row]) -> str:
-    """Return the page: a sentence and a figure for each question."""
-    parts = {question: _part(rows, question) for question in PANELS}
+    """Return the page: a sentence, a figure and an explanation for each question."""
     counted = [row for row in rows if int(row["seed"]) not in TUNING]
-    first = [row for row in rows if int(row["seed"]) in SEEDS]
     hours = sum(float(row["seconds"]) for row in rows) / 3600
-    text = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-    numbers = {name: _Numbers(first, name) for name in ("linear", "erank")}
-    return text.format(runs=len(counted), hours=hours, **numbers, **parts)
+    text = HERE.joinpath("page.md").read_text(encoding="utf-8")
+    questions = "\n\n".join(_part(rows, question) for question in PANELS)
+    return text.format(runs=len(counted), hours=hours, questions=questions)
 
 
-def decisive(rows: list[Row], question: str) -> list[Row]:
-    """Return the rows that answer a question: those of the second stage if it is complete."""
-    second = question in PLAN["second"]["questions"] and not unfinished(rows, "second")
-    seeds = PLAN["second"]["seeds"] if second else SEEDS
+def answered_by(rows: list[Row], question: str) -> list[tuple[str, list[Row]]]:
+    """Return name and rows of each complete stage that answers a question; the last one decides."""
+    if unfinished(rows, question):
+        return []
+    answers = [("", _of_seeds(rows, SEEDS))]
+    if question in PLAN["second"]["questions"] and not unfinished(rows, "second"):
+        answers.append((", at a tuned rate", _of_seeds(rows, PLAN["second"]["seeds"])))
+    return answers
+
+
+def unfinished(rows: list[Row], question: str) -> int:
+    """Return how many runs of a question or stage are missing."""
+    stage = stages()[RUNS_OF.get(question, question)]
+    counted = _of_seeds(rows, stage.seeds)
+    return sum(len(stage.seeds) - len(values(counted, cell)) for cell in stage.cells)
+
+
+def _of_seeds(rows: list[Row], seeds: Sequence[int]) -> list[Row]:
     return [row for row in rows if int(row["seed"]) in seeds]
 
 
 class _Numbers:
-    """What a page writes as ``{erank[power textures]}``: a column's mean in a cell of 30 epochs.
+    """Numbers for the texts: ``{erank[power textures]}`` is a column's mean in a cell.
 
-    ``{linear[power vs identity textures]}`` is a difference with its interval.
+    ``{linear[power vs identity textures]}`` is a difference with its interval. Cells of 30 epochs.
     """
 
     def __init__(self, rows: list[Row], column: str) -> None:
@@ -75,70 +78,62 @@ class _Numbers:
         if not other:
             measured = values(self.rows, Cell(setting, data), self.column)
             return f"{statistics.fmean(measured.values()):.1f}"
-        each = verdicts.compare(setting, other, data, self.column)
-        test = difference(verdicts.pairs(self.rows, each))
-        return f"{test.mean:.1f} ({test.low:.1f} to {test.high:.1f})"
+        result = verdicts.test(self.rows, verdicts.compare(setting, other, data, self.column))
+        return f"{result.mean:.1f} ({result.low:.1f} to {result.high:.1f})"
 
 
 def _part(rows: list[Row], question: str) -> str:
-    """Return a question's heading, its sentence and its figure."""
-    asks = PLAN["questions"][question]["asks"]
-    if left := unfinished(rows, question):
-        return f"## {asks}\n\n**Not answered yet:** {left} runs are missing."
-    picture = f"![{asks}](pictures/mechanism_{question}.png)"
-    first = [row for row in rows if int(row["seed"]) in SEEDS]
-    answer, last = (ANSWERS[question](each) for each in (first, decisive(rows, question)))
-    if decisive(rows, question) != first:
-        answer = f"With a tuned learning rate, on fresh seeds: {last} At the recipe's: {answer}"
-    return f"## {asks}\n\n**{answer}**\n\n{picture}"
+    """Return a question's heading, its sentence, its figure and its explanation."""
+    heading = f"## {PLAN['questions'][question]['asks']}"
+    if not (stages := [counted for _, counted in answered_by(rows, question)]):
+        missing = unfinished(rows, question)
+        return f"{heading}\n\n**Not answered yet:** {missing} runs are missing."
+    rule, in_words = ANSWERS[question]
+    answer, *later = (in_words(rule(counted)[0]) for counted in stages)
+    sentence = f"{answer[0].upper()}{answer[1:]}"
+    if later:
+        sentence = (
+            f"With a tuned learning rate, on fresh seeds: {later[0]} At the recipe's: {answer}"
+        )
+    names = ("linear", "erank", "gap")
+    numbers = {name: _Numbers(stages[-1], name) for name in names}
+    numbers |= {f"{name}_1": _Numbers(stages[0], name) for name in names}
+    text = HERE.joinpath("answers", f"{question}.md").read_text(encoding="utf-8")
+    picture = f"![{heading[3:]}](pictures/mechanism_{question}.png)"
+    return f"{heading}\n\n**{sentence}**\n\n{picture}\n\n{text.format(**numbers).strip()}"
 
 
-def unfinished(rows: list[Row], question: str) -> int:
-    """Return how many runs of a question or stage are missing."""
-    stage = stages()[RUNS_OF.get(question, question)]
-    counted = [row for row in rows if int(row["seed"]) in stage.seeds]
-    return sum(len(stage.seeds) - len(values(counted, cell)) for cell in stage.cells)
-
-
-def _necessary(rows: list[Row]) -> str:
-    answers, _ = verdicts.necessary(rows)
-    return f"By linear accuracy: {answers['linear']}. By effective rank: {answers['erank']}."
-
-
-def _schedule(rows: list[Row]) -> str:
-    answers, _ = verdicts.schedule(rows)
+def _schedule(answers: Mapping[Any, str]) -> str:
     sentences = []
     for method in METHODS:
         words: dict[str, list[str]] = {}
         for cell, word in answers.items():
             if isinstance(cell, Cell) and cell.setting.startswith(method):
                 words.setdefault(word, []).append(f"{cell.data} {cell.epochs}")
-        found = "; ".join(f"{word} ({', '.join(places)})" for word, places in words.items())
-        sentences.append(f"{method}, σ^-0.5: {found}. Over the length: {answers[method]}.")
+        listed = "; ".join(f"{word} ({', '.join(places)})" for word, places in words.items())
+        sentences.append(f"{method}, σ^-0.5: {listed}. With longer training: {answers[method]}.")
     return " ".join(sentences)
 
 
-def _recommended(rows: list[Row]) -> str:
+def _recommended(answers: Mapping[str, tuple[bool, list[str]]]) -> str:
     sentences = []
-    for method, (is_best, names) in verdicts.recommended(rows)[0].items():
+    for method, (is_best, names) in answers.items():
         listed = ", ".join("learnable" if name == "learnable" else f"σ^{name}" for name in names)
-        close = f"nothing separates the settings; within a point of the best mean: {listed}"
-        sentences.append(f"{method}: {f'use {listed}' if is_best else close}.")
+        several = f"none beats all others; within a point of the best on both: {listed or 'none'}"
+        sentences.append(f"{method}: {f'use {listed}' if is_best else several}.")
     return " ".join(sentences)
-
-
-def _sentence(answer: str) -> str:
-    return f"{answer[0].upper()}{answer[1:]}."
 
 
 RUNS_OF = {"recommended": "schedule"}
-ANSWERS: dict[str, Callable[[list[Row]], str]] = {
-    "sufficient": lambda rows: _sentence(verdicts.sufficient(rows)[0]),
-    "necessary": _necessary,
-    "rate": lambda rows: _sentence(verdicts.rate(rows)[0]),
-    "schedule": _schedule,
-    "spectrum": lambda rows: _sentence(verdicts.spectrum(rows)[0]),
-    "recommended": _recommended,
+BY_COLUMN = "By linear accuracy: {0[linear]}. By effective rank: {0[erank]}."
+Rule = Callable[[list[Row]], tuple[Any, verdicts.Results]]
+ANSWERS: dict[str, tuple[Rule, Callable[[Any], str]]] = {
+    "sufficient": (verdicts.sufficient, "{}.".format),
+    "necessary": (verdicts.necessary, BY_COLUMN.format),
+    "rate": (verdicts.rate, "by the plan's rule, {}.".format),
+    "schedule": (verdicts.schedule, _schedule),
+    "spectrum": (verdicts.spectrum, "{}.".format),
+    "recommended": (verdicts.recommended, _recommended),
 }
 
 
@@ -147,7 +142,7 @@ def appendix(rows: list[Row]) -> str:
     tables, planned = [], set()
     for name, stage in stages().items():
         lines = []
-        counted = [row for row in rows if int(row["seed"]) in stage.seeds]
+        counted = _of_seeds(rows, stage.seeds)
         for cell in stage.cells:
             columns = {column: list(values(counted, cell, column).values()) for column in MEASURED}
             digits = {"slope": 2}
@@ -156,18 +151,34 @@ def appendix(rows: list[Row]) -> str:
                 for name, column in columns.items()
             ]
             count = len(columns["linear"])
-            rate = rate_of(rows, cell) if stage.rates and count else "–"
+            rate = "".join({row["rate"] for row in counted if cell_of(row) == cell}) or "–"
             lines.append([*map(str, cell), rate, str(count), *numbers])
         head = ["setting", "data", "epochs", "rate", "n", *MEASURED]
         asks = PLAN["questions"].get(name, {"asks": "The first two questions at a tuned rate"})
         tables.append(f"## {asks['asks']}\n\n{table(head, lines)}")
         planned |= {(cell, seed) for cell in stage.cells for seed in stage.seeds}
     tuning = sum(int(row["seed"]) in TUNING for row in rows)
-    return NUMBERS.format(
+    text = HERE.joinpath("page_appendix.md").read_text(encoding="utf-8")
+    return text.format(
         runs=len(rows),
         counted=len(rows) - tuning,
         planned=len(planned),
         tuning=tuning,
         diverged=sum(row["status"] != OK for row in rows),
         numbers="\n\n".join(tables),
+        tests="\n\n".join(_tests(q, *each) for q in ANSWERS for each in answered_by(rows, q)),
     )
+
+
+def _tests(question: str, stage: str, rows: list[Row]) -> str:
+    """Return a table with the tests of a question in a stage."""
+    lines = []
+    for each, (result, p) in ANSWERS[question][0](rows)[1].items():
+        about = [f"{each}: slope", "digits", "all", "linear"]
+        if isinstance(each, Comparison):
+            about = [f"{each.cell.setting} − {each.other.setting}", *map(str, each.cell[1:])]
+            about.append(each.column)
+        numbers = [f"{x:.2f}" for x in (result.mean, result.low, result.high, result.zero)]
+        lines.append([*about, *numbers, f"{p:.2g}"])
+    head = ["difference", "data", "epochs", "of", "mean", "low", "high", "against", "p"]
+    return f"## {PLAN['questions'][question]['asks'][:-1]}{stage}\n\n{table(head, lines)}"

@@ -16,7 +16,7 @@ EPOCHS = 30  # of a question without an entry in the plan's `epochs`
 
 
 class Cell(NamedTuple):
-    """What the runs of all seeds have in common."""
+    """A setting, a data set and the length of training."""
 
     setting: str
     data: str
@@ -45,7 +45,7 @@ def cells(question: str) -> list[Cell]:
 class Stage(NamedTuple):
     """Cells that are trained with the same seeds.
 
-    If ``rates`` has learning rates, one is chosen for each cell: from these, and from ``wider``.
+    If ``rates`` is not empty, a learning rate is tuned for each cell, from ``rates`` and ``wider``.
     """
 
     cells: list[Cell]

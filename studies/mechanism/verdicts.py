@@ -42,7 +42,7 @@ class Judged(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Of a setting that was tested against the margin: whether it works."""
+        """Whether a setting works, fails or is undecided, if it was tested against a margin."""
         if self.sign > 0:
             return WORKS
         return FAILS if self.test.high < self.test.zero else OPEN
@@ -64,20 +64,20 @@ def values(rows: Sequence[Row], cell: Cell, column: str = "linear") -> dict[int,
     return {seed: float(value) for seed, value in chosen.items() if value and seed not in TUNING}
 
 
-def data_of(rows: Sequence[Row]) -> list[str]:
-    """Return the data sets of these rows; the second stage has no digits."""
-    return [data for data in DATA if any(row["data"] == data for row in rows)]
-
-
-def pairs(rows: Sequence[Row], each: Comparison) -> list[float]:
-    """Return the differences of the seeds that have both values."""
+def pairs(rows: Sequence[Row], each: Comparison) -> dict[int, float]:
+    """Return the difference of each seed that has both values."""
     first, other = (values(rows, cell, each.column) for cell in (each.cell, each.other))
-    return [first[seed] - other[seed] for seed in first if seed in other]
+    return {seed: first[seed] - other[seed] for seed in first if seed in other}
+
+
+def test(rows: Sequence[Row], each: Comparison) -> Difference:
+    """Test a comparison against its value."""
+    return difference([*pairs(rows, each).values()], each.against)
 
 
 def judge(rows: Sequence[Row], comparisons: Iterable[Comparison]) -> Results:
-    """Test each comparison; Holm's correction is over all of them."""
-    return _corrected({each: difference(pairs(rows, each), each.against) for each in comparisons})
+    """Test each comparison that has runs (the second stage has no digits), corrected after Holm."""
+    return _corrected({each: test(rows, each) for each in comparisons if pairs(rows, each)})
 
 
 def _corrected(tests: Mapping[Any, Difference]) -> Results:
@@ -88,13 +88,11 @@ def _corrected(tests: Mapping[Any, Difference]) -> Results:
 def sufficient(rows: Sequence[Row]) -> tuple[str, Results]:
     """Answer whether a gap is sufficient; only arms whose gap is large enough decide."""
     arms, margin = ("power", *MATCHED), PLAN["margin"]
-    tests = [
-        compare(arm, "identity", data, against=margin) for data in data_of(rows) for arm in arms
-    ]
+    tests = [compare(arm, "identity", data, against=margin) for data in DATA for arm in arms]
     judged = judge(rows, tests)
     words = [
         [judged[compare(arm, "identity", data, against=margin)].word for data in VARIANTS]
-        for arm in arms
+        for arm in MATCHED
         if all(is_matched(rows, data, arm) for data in VARIANTS)
     ]
     if [FAILS] * 2 in words:
@@ -120,7 +118,7 @@ def necessary(rows: Sequence[Row]) -> tuple[dict[str, str], Results]:
     tests = {
         (column, data, name): compare(name, other, data, column, margin)
         for column, margin in margins.items()
-        for data in data_of(rows)
+        for data in DATA
         for name, other in WITHOUT_GAP.items()
     }
     judged = judge(rows, tests.values())
@@ -182,37 +180,41 @@ def spectrum(rows: Sequence[Row]) -> tuple[str, Results]:
 def schedule(rows: Sequence[Row]) -> tuple[dict[Any, str], Results]:
     """Answer how target σ^-0.5 compares with the learned predictor.
 
-    The answers' keys are the filter's cells, and for the change with the length the methods.
+    A key of the answers is a cell, or a method for the change with the length of the schedule.
     """
     fixed = [cell for cell in cells("schedule") if cell.setting.endswith(" -0.5")]
-    bounds = {"not inferior": -PLAN["margin"], "superior": 0.0}
     tests: dict[Any, Difference] = {
-        (cell, bound): difference(pairs(rows, Comparison(cell, learned(cell))), zero)
+        each: test(rows, each)
         for cell in fixed
-        for bound, zero in bounds.items()
+        for each in (advantage(cell), advantage(cell, -PLAN["margin"]))
     }
     judged = _corrected(tests | {name: difference(slopes(rows, name)) for name in METHODS})
     answers: dict[Any, str] = {}
     for cell in fixed:
-        shown = [bound for bound in bounds if judged[cell, bound].sign > 0]
-        answers[cell] = shown[-1] if shown else OPEN
+        close = "not inferior" if judged[advantage(cell, -PLAN["margin"])].sign > 0 else OPEN
+        answers[cell] = {1: "superior", 0: close, -1: "inferior"}[judged[advantage(cell)].sign]
     for name in METHODS:
-        answers[name] = "shrinks" if judged[name].sign < 0 else "no change was shown"
+        words = {1: "it grows", 0: "no change was shown", -1: "it shrinks"}
+        answers[name] = words[judged[name].sign]
     return answers, judged
 
 
-def learned(cell: Cell) -> Cell:
-    """Return the cell of the same method with the learned predictor."""
-    return cell._replace(setting=f"{cell.setting.split()[0]} learnable")
+def advantage(cell: Cell, against: float = 0.0) -> Comparison:
+    """Return the comparison with the learned predictor of the same method."""
+    other = cell._replace(setting=f"{cell.setting.split()[0]} learnable")
+    return Comparison(cell, other, against=against)
 
 
 def slopes(rows: Sequence[Row], method: str) -> list[float]:
     """Return for each seed the slope of the advantage of σ^-0.5 over log(epochs) on the digits."""
     lengths = PLAN["epochs"]["schedule"]["digits"]
     fixed = [Cell(f"{method} -0.5", "digits", length) for length in lengths]
-    advantages = [pairs(rows, Comparison(cell, learned(cell))) for cell in fixed]
+    by_length = [pairs(rows, advantage(cell)) for cell in fixed]
     x = [math.log(length) for length in lengths]
-    return [statistics.linear_regression(x, y).slope for y in zip(*advantages)]
+    return [
+        statistics.linear_regression(x, [each[seed] for each in by_length]).slope
+        for seed in set.intersection(*map(set, by_length))
+    ]
 
 
 def recommended(rows: Sequence[Row]) -> tuple[dict[str, tuple[bool, list[str]]], Results]:

@@ -27,13 +27,9 @@ RANKS = {
     "stable rank": "stable_rank/target",
     "participation ratio": "participation_ratio/target",
 }
-# The interval needs more than 3 methods.
-FEWEST_METHODS = 4
-
+FEWEST_METHODS = 4  # the interval needs more than 3
 PAGE = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-
 APPENDIX = Path(__file__).with_name("page_appendix.md").read_text(encoding="utf-8")
-
 BESIDE = Path(__file__).with_name("appendix.md")
 
 

@@ -23,7 +23,7 @@ BUDGETS = {
     "rdm_solo hydra_plugins": 18350,
     "studies": 3200,
     "benchmarks": 900,
-    "tests": 14560,
+    "tests": 14590,
 }
 COUNTED = {".py", ".html", ".css", ".js"}
 

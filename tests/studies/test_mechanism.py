@@ -15,7 +15,7 @@ from studies.mechanism import page, plan, verdicts
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.figures import PANELS, figure
 from studies.mechanism.plan import DATA, HEAD, OK, PLAN, SEEDS, SETTINGS, TUNING, Cell, Run
-from studies.mechanism.runs import measure, missing, options, rate_of
+from studies.mechanism.runs import cell_of, measure, missing, options, rate_of
 from studies.table import read
 
 SHARED = {"power": True, "rotated": False, "rotated anew": False}
@@ -187,6 +187,7 @@ ALL = dict.fromkeys(("power", *verdicts.MATCHED), 60.0)
         (ALL | {"noise": 50.0}, {"noise": 1.0}, "a gap suffices"),  # its gap was too small
         (ALL | {"noise": 51.0}, {}, "undecided"),
         (ALL | {("noise", "textures"): 50.0}, {}, "undecided"),  # fails on one variant only
+        (ALL, dict.fromkeys(verdicts.MATCHED, 1.0), "undecided"),  # no arm is matched
     ],
 )
 def test_whether_a_gap_is_sufficient(accuracies, gaps, answer):
@@ -244,13 +245,22 @@ def test_at_which_batch_sizes_a_running_spectrum_differs():
 def test_how_fixed_filters_compare_over_complete_schedules():
     fixed = [Cell("SimSiam -0.5", "digits", length) for length in (10, 30, 100)]
     advantages = dict(zip(fixed, (53.0, 51.5, 50.0)))
-    answers, judged = verdicts.schedule(table(advantages | {"BYOL -0.5": 48.0}))
+    others = {
+        Cell("BYOL -0.5", "digits", 100): 52.0,
+        Cell("BYOL -0.5", "textures"): 48.0,
+        Cell("BYOL -0.5", "angles"): 49.0,
+    }
+    rows = table(advantages | others)
+    answers, judged = verdicts.schedule(rows)
     assert [answers[cell] for cell in fixed] == ["superior", "superior", "not inferior"]
-    assert answers[Cell("BYOL -0.5", "textures")] == "undecided"
-    assert (answers["SimSiam"], answers["BYOL"]) == ("shrinks", "no change was shown")
+    assert answers[Cell("BYOL -0.5", "textures")] == answers[Cell("BYOL -0.5", "angles")]
+    assert answers[Cell("BYOL -0.5", "textures")] == "inferior"
+    assert (answers["SimSiam"], answers["BYOL"]) == ("it shrinks", "it grows")
+    assert verdicts.schedule(table(advantages))[0]["BYOL"] == "no change was shown"
     assert len(judged) == 2 * 5 * 2 + 2
     slope = judged["SimSiam"].test.mean
     assert slope == pytest.approx(-3 / math.log(10), abs=0.2)
+    assert verdicts.schedule(rows[::-1])[1]["SimSiam"].test == pytest.approx(judged["SimSiam"].test)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +269,7 @@ def test_how_fixed_filters_compare_over_complete_schedules():
         ({"BYOL -1": 53.0}, (True, ["-1"])),
         ({("BYOL -1", "textures"): 53.0}, (False, ["-1"])),  # equal on the other variant
         ({"BYOL -1": 53.0, "BYOL -0.3": 53.0}, (False, ["-0.3", "-1"])),
+        ({("BYOL -1", "textures"): 53.0, ("BYOL -0.3", "angles"): 53.0}, (False, [])),
         ({}, (False, list(verdicts.FILTERS))),
     ],
 )
@@ -291,7 +302,8 @@ def test_the_recorded_page_is_that_of_the_recorded_table():
 
 def test_a_question_is_answered_when_all_of_its_runs_are_there():
     accuracies = {"power": 60.0, "BYOL -1": 53.0, "SimSiam -0.5": 53.0}
-    rows = table(accuracies, erank={}, slope={}, gap=GAPS, seconds={})
+    others = {key: {} for key in plan.MEASURED[1:]} | {"gap": GAPS, "seconds": {}}
+    rows = table(accuracies, **others)
     text = page.page(rows)
     assert "**A gap does not suffice.**" in text
     assert "**By linear accuracy: a gap is necessary. By effective rank: a gap is necess" in text
@@ -300,11 +312,21 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
     assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
     assert "Not answered" not in text
-    repeated = [row | {"seed": str(int(row["seed"]) + 10)} for row in rows]
+    second = plan.stages()["second"]
+    later = table(ALL | {"both": 60.0}, **others)
+    repeated = [
+        row | {"seed": str(int(row["seed"]) + 10)} for row in later if cell_of(row) in second.cells
+    ]
     both = page.page([*rows, *repeated])
-    assert "**With a tuned learning rate, on fresh seeds: A gap does not suffice. At the" in both
+    assert (
+        "**With a tuned learning rate, on fresh seeds: a gap suffices. At the recipe's: a" in both
+    )
+    assert "fresh seeds: By linear accuracy: a gap is not necessary." in both
+    assert "a gap suffices" not in page.page([*rows, *repeated[1:]])  # a run is missing
+    assert page.appendix([*rows, *repeated]).count("at a tuned rate") == 3
     short = [row for row in rows if (row["setting"], row["seed"]) != ("noise", "203")]
     assert page.page(short).count("**Not answered yet:** 3 runs are missing.") == 1
+    assert page.page([]).count("**Not answered yet:**") == 6
 
 
 def test_a_figure_has_the_difference_and_interval_of_each_comparison():
