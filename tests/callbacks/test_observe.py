@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from support.device_runs import Accelerator
-from support.foreign_method import foreign
 from support.second_device import DEVICE, without_float64
-from support.small_methods import batch, loss_of, make
+from support.small_methods import batch, foreign, loss_of, make
 from support.small_runs import SILENT, all_rows
 from torch import nn
 from torch.nn.functional import normalize
@@ -119,17 +118,7 @@ def test_symmetric_branches_are_one(method):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "barlow_twins",
-        "byol",
-        "dino",
-        "mocov2plus",
-        "nnbyol",
-        "nnclr",
-        "ressl",
-        "simsiam",
-        "swav",
-    ],
+    ["barlow_twins", "byol", "dino", "mocov2plus", "nnbyol", "nnclr", "ressl", "simsiam", "swav"],
 )
 def test_solo_learns_own_methods_are_recorded(name):
     model = foreign(name)
@@ -190,12 +179,8 @@ def test_deepclusters_target_is_the_cluster_of_the_epoch():
 
 def test_swavs_queue_is_no_view():
     """Its rows go through the prototypes and Sinkhorn as well, behind those of the crops."""
-    model = make(
-        "method=swav",
-        "method.kwargs.num_prototypes=24",
-        "method.kwargs.queue_size=32",
-        "method.kwargs.epoch_queue_starts=0",
-    )
+    queue = ["method.kwargs.queue_size=32", "method.kwargs.epoch_queue_starts=0"]
+    model = make("method=swav", "method.kwargs.num_prototypes=24", *queue)
     solo_learn.add_sinkhorn(model)
     width = model.proj_output_dim
     model.register_buffer("queue", normalize(torch.randn(2, 32, width), dim=2))

@@ -260,23 +260,17 @@ class TestAdvice:
 WRONG = [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=4", "watch.gap_epochs=2"]
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stopped")
-    high = ["optimizer.lr=1e4", "watch.accuracy=0.7"]
-    return folder, run(folder, *SMALL, *high, "max_epochs=4", "watch.stop=true")
-
-
 class TestRun:
-    def test_a_stopped_run_writes_its_files_and_says_why(self, stopped):
-        folder, summary = stopped
-        assert len(rows(folder)) == 1
-        assert summary == json.loads((folder / "summary.json").read_text())
+    def test_a_stopped_run_writes_its_files_and_says_why(self, tmp_path):
+        high = ["optimizer.lr=1e4", "watch.accuracy=0.7"]
+        summary = run(tmp_path, *SMALL, *high, "max_epochs=4", "watch.stop=true")
+        assert len(rows(tmp_path)) == 1
+        assert summary == json.loads((tmp_path / "summary.json").read_text())
         assert summary["stopped"] == "watch.stop: destroyed encoder in epoch 1"
         (warning,) = summary["warnings"]
         assert (warning["kind"], warning["epoch"]) == (DESTROYED, 1)
         assert "Here optimizer.lr=10000" in warning["text"]
-        assert checkpoint(folder)["epoch"] == 0
+        assert checkpoint(tmp_path)["epoch"] == 0
 
     def test_a_resumed_run_counts_the_epochs_before_and_warns_once(self, tmp_path, caplog):
         """Three epochs in a row, of which the run was cut after two. A note stops no run."""

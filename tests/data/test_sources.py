@@ -159,7 +159,6 @@ def write_imagenet(root, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in CONF.glob("*.yaml")))
 def test_a_config_makes_its_data_set(name, tmp_path, monkeypatch):
-    """Each file of conf/dataset says what its data set is, and makes it and its views."""
     monkeypatch.setenv("RDM_DATA", str(tmp_path))
     for source in (datasets.CIFAR10, datasets.CIFAR100):
         write_cifar(tmp_path, monkeypatch, source)

@@ -8,7 +8,7 @@ import torch
 import torchvision
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.backbones import load
+from support.small_methods import load
 from support.small_runs import SMALL, checkpoint, run
 
 from rdm_solo.cli import arguments

@@ -19,19 +19,13 @@ from rdm_solo.methods import solo_learn
 ROWS = 96  # three batches of two views of 16 images; an epoch has four
 TINY = [*SMALL, "max_epochs=1", "scheduler.warmup_epochs=0", "method.kwargs.proj_output_dim=12"]
 TINY = [option for option in TINY if not option.startswith("method.kwargs.pred")]
+QUEUE = ["method.kwargs.queue_size=32", "method.kwargs.epoch_queue_starts=0"]
+CENTRE = ["method.kwargs.use_bn_in_head=true", "method.center_momentum=0.5"]
 RUNS = {
     "simsiam": ["method.kwargs.pred_hidden_dim=6"],
     "byol": ["filter=target_pow", "method.kwargs.pred_hidden_dim=6"],
-    "swav": [
-        "method.kwargs.num_prototypes=24",
-        "method.kwargs.queue_size=32",
-        "method.kwargs.epoch_queue_starts=0",
-    ],
-    "dino": [
-        "method.kwargs.num_prototypes=24",
-        "method.kwargs.use_bn_in_head=true",
-        "method.center_momentum=0.5",
-    ],
+    "swav": ["method.kwargs.num_prototypes=24", *QUEUE],
+    "dino": ["method.kwargs.num_prototypes=24", *CENTRE],
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support import small_runs
-from support.backbones import load
+from support.small_methods import load
 from support.small_runs import SMALL, run
 
 from rdm_solo.cli import arguments

@@ -10,15 +10,8 @@ from rdm_solo.methods import solo_learn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SMALLEST = [
-    "small_resnet",
-    "resnet18",
-    "vit_tiny",
-    "swin_tiny",
-    "convnext_tiny",
-    "timm/resnet26",
-    "timm/vit_tiny_patch16_224",
-]
+SMALLEST = ["small_resnet", "resnet18", "vit_tiny", "swin_tiny", "convnext_tiny"]
+SMALLEST += ["timm/resnet26", "timm/vit_tiny_patch16_224"]
 INSTALLED = [n for n in SMALLEST if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
 SIZES = ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
 

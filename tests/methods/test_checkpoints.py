@@ -10,8 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
-from support.backbones import load
-from support.foreign_method import foreign
+from support.small_methods import foreign, load
 
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError

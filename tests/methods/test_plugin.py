@@ -8,9 +8,8 @@ import pytest
 import torch
 from conftest import ROOT, command
 from omegaconf import OmegaConf
-from support.foreign_method import foreign
 from support.image_files import write_tree
-from support.small_methods import batch, configure, loss_of
+from support.small_methods import batch, configure, foreign, loss_of
 from support.small_runs import SILENT, rows
 
 from rdm_solo import callbacks, data, methods, register_methods
@@ -103,13 +102,9 @@ def test_diagnostics_measure_solo_learns_own_modules(tmp_path):
     model = foreign("dino", solo_learn.adapt("dino"))
     dataset = data.synthetic(num_train=16, num_val=16, size=8)
     module = DataModule(dataset, Views([Pipeline(size=8, num_crops=2)]), batch_size=8)
-    trainer = pl.Trainer(
-        **SILENT,
-        max_epochs=1,
-        limit_val_batches=0,
-        use_distributed_sampler=False,
-        callbacks=[callbacks.Diagnostics(tmp_path), callbacks.EpochTable(tmp_path)],
-    )
+    options = {"max_epochs": 1, "limit_val_batches": 0, "use_distributed_sampler": False}
+    both = [callbacks.Diagnostics(tmp_path), callbacks.EpochTable(tmp_path)]
+    trainer = pl.Trainer(**SILENT, **options, callbacks=both)
     trainer.fit(model, datamodule=module)
     (row,) = rows(tmp_path)
     assert row["erank/online"] >= 1

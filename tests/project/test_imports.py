@@ -47,10 +47,7 @@ for module, absent, most in steps:
 
 
 def test_an_import_loads_few_modules_and_has_no_side_effects():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, json.dumps([STEPS, LIBRARIES])],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    arguments = [sys.executable, "-c", CODE, json.dumps([STEPS, LIBRARIES])]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(arguments, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

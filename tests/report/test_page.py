@@ -115,10 +115,8 @@ def test_each_number_stands_once_on_the_open_page(tmp_path):
     assert len(numbers) == len(set(numbers)) > 8
 
 
-@pytest.fixture(scope="module")
-def broken(tmp_path_factory) -> Path:
-    """Return the page of hostile names, of runs that lack something, and of no runs."""
-    root = tmp_path_factory.mktemp("runs <b>&")
+def test_names_are_text_and_what_is_missing_is_said(tmp_path, monkeypatch):
+    root = tmp_path / "runs <b>&"
     write(root / "<i>&_p=x^2", -0.5, 0, dataset=HOSTILE)
     write(root / "tomorrow", None, 0, dataset=HOSTILE, method={"name": "of_tomorrow"})
     write(root / "began", -0.5, 7, epochs=1, dataset=HOSTILE)
@@ -130,14 +128,9 @@ def broken(tmp_path_factory) -> Path:
     ownership.record_failure(root / "none", "all rows hold NaN: <b>diverged</b>.")
     (root / "other" / ".hydra").mkdir(parents=True)
     (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "save", partial(plots.save, formats=("png",)))
-        entry.main([str(root), "--out", str(root / "out")])
-    return root / "out" / entry.NAME
-
-
-def test_names_are_text_and_what_is_missing_is_said(broken):
-    html = broken.read_text(encoding="utf-8")
+    monkeypatch.setattr(plots, "save", partial(plots.save, formats=("png",)))
+    entry.main([str(root), "--out", str(root / "out")])
+    html = (root / "out" / entry.NAME).read_text(encoding="utf-8")
     parsed = Page(html)
     assert HOSTILE not in html
     assert HOSTILE in parsed.text

@@ -132,11 +132,7 @@ def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
 
 @pytest.mark.parametrize(
     ("overrides", "differs"),
-    [
-        ([], "none known"),
-        (["batch_size=128"], "batch_size=128 (preset: 256)"),
-        (["p=-0.9"], None),
-    ],
+    [([], "none known"), (["batch_size=128"], "batch_size=128 (preset: 256)"), (["p=-0.9"], None)],
 )
 def test_the_papers_number_stands_beside_a_run_of_its_setting(overrides, differs, tmp_path):
     preset = ["experiment=cifar10/simsiam_target_pow", "p=-0.5", "max_epochs=100"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.drills import draws, record, tries
-from support.same_values import same
+from support.small_runs import same
 
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, random_state
 from rdm_solo.messages import CannotWrite, UserError

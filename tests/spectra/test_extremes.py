@@ -7,12 +7,7 @@ import torch
 from conftest import features
 
 from rdm_solo import theory
-from rdm_solo.spectra import (
-    BranchSpectra,
-    alignment,
-    effective_rank,
-    rankme,
-)
+from rdm_solo.spectra import BranchSpectra, alignment, effective_rank, rankme
 
 LAM = torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64)
 TURN = torch.linalg.qr(features("gaussian", 3, 3).double())[0]

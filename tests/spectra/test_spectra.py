@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdm_solo.filters import SpectralFilter
-from rdm_solo.spectra import (
-    BranchSpectra,
-    alignment,
-    correlation,
-    effective_rank,
-    spearman,
-)
+from rdm_solo.spectra import BranchSpectra, alignment, correlation, effective_rank, spearman
 from rdm_solo.spectra.logits import StepCorrelation, low_rank_spectrum
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from conftest import ROOT
-from support import study_runs
+from support.small_runs import train_study
 
 from rdm_solo.spectra.collapse import BELOW_UNTRAINED
 from studies import table, training
@@ -83,7 +83,7 @@ def test_the_linear_accuracy_is_that_of_what_features_keep():
 
 
 def test_a_run_of_the_study(monkeypatch, tmp_path):
-    monkeypatch.setattr(training, "train", study_runs.train)
+    monkeypatch.setattr(training, "train", train_study)
     monkeypatch.setattr(runs, "VERSIONS", tmp_path / "versions.txt")
     runs.VERSIONS.write_text("those of another run\n")
     planned = next(run for run in plan.planned() if run.name == "test/digits/healthy, simsiam/0")

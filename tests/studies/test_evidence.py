@@ -6,20 +6,11 @@ import random
 import pytest
 from conftest import ROOT
 from scipy import stats
-from support import study_runs
+from support.small_runs import train_study
 
 from studies import table, training
 from studies.evidence import page, runs
-from studies.evidence.claims import (
-    BUILT,
-    FAILED,
-    OPEN,
-    REPRODUCED,
-    UNTESTED,
-    WAITS,
-    Judge,
-    runs_of,
-)
+from studies.evidence.claims import BUILT, FAILED, OPEN, REPRODUCED, UNTESTED, WAITS, Judge, runs_of
 from studies.evidence.plan import MEASURED, ROWS, SEEDS, STUDY
 from studies.intervals import difference, holm, share
 
@@ -135,7 +126,7 @@ def test_no_verdict_before_all_runs_and_none_without_the_failed():
 
 
 def test_a_run_becomes_a_row(monkeypatch):
-    monkeypatch.setattr(training, "train", study_runs.train)
+    monkeypatch.setattr(training, "train", train_study)
     short = [s for s in STUDY["shared"] if "epochs" not in s]
     short += ["max_epochs=2", "scheduler.warmup_epochs=0", "backbone.kwargs.width=8"]
     monkeypatch.setitem(STUDY, "shared", [*short, "knn.every_n_epochs=0"])

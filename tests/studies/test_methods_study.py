@@ -7,7 +7,7 @@ import statistics
 import pytest
 from conftest import ROOT
 from scipy import stats
-from support import study_runs
+from support.small_runs import train_study
 
 from rdm_solo.methods.descriptions import METHODS
 from studies import table, training
@@ -98,6 +98,6 @@ def test_a_run_that_diverges_in_its_first_epoch_becomes_a_row(monkeypatch):
 
 
 def test_a_run_becomes_a_row(monkeypatch):
-    monkeypatch.setattr(training, "train", study_runs.train)
+    monkeypatch.setattr(training, "train", train_study)
     run = runs.measure("simclr", 7)
     assert (run["diverged"], len(run["erank/target"].split())) == ("", 2)

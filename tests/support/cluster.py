@@ -57,14 +57,8 @@ class Cluster:
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
 
     def call(self, *command: str, cwd: Path | None = None) -> str:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **self.variables},
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        env = {**os.environ, **self.variables}
+        done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
 
@@ -94,14 +88,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """Start a SLURM of two nodes, each with all of this machine's cores."""
     (folder / "state").mkdir(parents=True)
     port = random.randrange(20000, 60000)
-    config = CONFIG.format(
-        host=socket.gethostname().split(".")[0],
-        port=port,
-        first=port + 1,
-        last=port + 2,
-        folder=folder,
-        cpus=os.cpu_count(),
-    )
+    host = socket.gethostname().split(".")[0]
+    ports = {"port": port, "first": port + 1, "last": port + 2}
+    config = CONFIG.format(host=host, folder=folder, cpus=os.cpu_count(), **ports)
     (folder / "slurm.conf").write_text(config)
     slurm = Cluster(folder)
     if subprocess.run(["munge", "-n"], capture_output=True).returncode:

@@ -1,13 +1,24 @@
 """Small models of every method, and a batch for each."""
 
+from pathlib import Path
+
 import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import methods
+from rdm_solo.methods import solo_learn, weight_files
 from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.train import compose
 
 FILTERS = list(shipped_filters())
+# Sizes smaller than in our configs, for methods that have the option.
+SIZES = {
+    "proj_hidden_dim": 32,
+    "proj_output_dim": 16,
+    "pred_hidden_dim": 16,
+    "queue_size": 64,
+    "num_prototypes": 24,
+}
 
 
 def configure(*overrides: str, crops: tuple[int, int] = (2, 0)):
@@ -21,6 +32,29 @@ def configure(*overrides: str, crops: tuple[int, int] = (2, 0)):
 def make(*overrides: str, seed: int = 0, crops: tuple[int, int] = (2, 0)):
     torch.manual_seed(seed)
     return methods.build(configure(*overrides, crops=crops))
+
+
+def foreign(name: str, make=None):
+    """Return a small model of the installed solo-learn's own class, or ``make(cfg)``."""
+    cfg = configure(
+        f"method={name}", "backbone.name=resnet18", "backbone.kwargs.zero_init_residual=false"
+    )
+    for option, size in SIZES.items():
+        if cfg.method.kwargs.get(option):
+            cfg.method.kwargs[option] = size
+    torch.manual_seed(0)
+    if make:
+        return make(cfg)
+    solo = solo_learn.TABLE[name]
+    if solo_learn.CURRENT:
+        return solo(solo_learn.current_config(cfg))
+    return solo(**solo_learn.legacy_arguments(cfg))
+
+
+def load(path: Path, spec: weight_files.Spec | None = None) -> torch.nn.Module:
+    """Return the backbone in a file; by default ``spec`` is read from the file."""
+    weights = weight_files.read(path)
+    return weight_files.load(weights, spec or weight_files.spec_of(weights))
 
 
 def batch(n: int = 16, views: int = 2, channels: int = 1, size: int = 8, small: int = 0):

@@ -1,6 +1,7 @@
 """Small training runs on synthetic images, and their tables."""
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,23 @@ def all_rows(folder: Path) -> list[dict[str, float]]:
 def checkpoint(folder: Path) -> dict[str, Any]:
     """Return the content of a run's last checkpoint."""
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def train_study(options: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Do what ``studies.training.train`` does, in this process and with two batches an epoch."""
+    run(folder, *options, "++trainer.limit_train_batches=2")
+    return json.loads((folder / "summary.json").read_text())
+
+
+def same(a: object, b: object) -> bool:
+    """Return whether two nested values have bit-identical tensors."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and bool(a == b)
 
 
 class CutInEpoch(pl.Callback):

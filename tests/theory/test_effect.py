@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from support.written_runs import OMEGA, SIGMA
 
 from rdm_solo import filters, theory
 from rdm_solo.theory import filter_effect, rank_path
-
-SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
-OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
 
 
 def seen(branch: str, name, p=None, sigma=SIGMA) -> filter_effect.Preview:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.device_runs import run_there
-from support.same_values import same
-from support.small_runs import SMALL, checkpoint, rows, run
+from support.small_runs import SMALL, checkpoint, rows, run, same
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
 OPTIONS += ["dataset.num_train=48", "+backbone.kwargs.width=8", "knn.k=3"]

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.same_values import same
-from support.small_runs import CutInEpoch, checkpoint, rows, run
+from support.small_runs import CutInEpoch, all_rows, checkpoint, rows, run, same
 
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS as DESCRIBED
@@ -31,24 +30,13 @@ METHODS = {
         "++trainer.limit_train_batches=5",
     ],
 }
+HERE = [name for name, known in DESCRIBED.items() if solo_learn.GENERATION in known.versions]
 # All others of solo-learn's.
-OTHERS = [
-    name
-    for name, known in DESCRIBED.items()
-    if name not in METHODS and solo_learn.GENERATION in known.versions
-]
+OTHERS = [name for name in HERE if name not in METHODS]
+LONG = [pytest.param(n, marks=pytest.mark.long) for n in ("simsiam", "dino", "vanilla", *OTHERS)]
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        *("byol", "swav", "symsimsiam", "deepclusterv2"),
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("simsiam", "dino", "vanilla", *OTHERS)
-        ),
-    ],
-)
+@pytest.mark.parametrize("method", ["byol", "swav", "symsimsiam", "deepclusterv2", *LONG])
 def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     whole, resumed = (tmp_path / name for name in ("whole", "resumed"))
     options = [*GREY, f"method={method}", *METHODS.get(method, [])]
@@ -62,6 +50,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     assert len(rows(resumed)) == 1
     run(resumed, *options)
     assert len(rows(whole)) == 3
+    assert not any("val/knn_acc1" in row for row in all_rows(whole)), "knn.every_n_epochs=0"
     assert rows(resumed) == rows(whole)
     spectra, again = (spectra_files.read(folder)[0] for folder in (whole, resumed))
     assert spectra.keys() == again.keys()

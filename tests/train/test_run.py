@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from support.small_runs import DRAWN, SMALL, all_rows, rows, run
+from support.small_runs import DRAWN, SMALL, rows, run
 
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError
@@ -102,14 +102,6 @@ def test_a_schedule_moves_p_with_the_epochs(tmp_path):
     p = "p={schedule: linear, start: 0, end: -1}"
     run(tmp_path, *SMALL, "filter=target_pow", p, callbacks=[Watch()])
     assert exponents == [0, -1]
-
-
-def test_diagnostics_can_be_thinned_out_and_knn_be_off(tmp_path):
-    thinned = ["max_epochs=3", "diagnostics.every_n_epochs=2", "knn.every_n_epochs=0"]
-    run(tmp_path, *SMALL, *thinned)
-    table = all_rows(tmp_path)
-    assert ["erank/online" in row for row in table] == [True, True, False, True]
-    assert not any("val/knn_acc1" in row for row in table)
 
 
 def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):

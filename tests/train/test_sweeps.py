@@ -46,14 +46,11 @@ def submitted(typed, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize(
-    "launcher",
-    [
-        "hydra/launcher=joblib",
-        pytest.param("hydra/launcher=submitit_local", marks=pytest.mark.long),
-    ],
+    "launcher", ["joblib", pytest.param("submitit_local", marks=pytest.mark.long)]
 )
 def test_every_launcher_gives_the_same_run(launcher, sweep_folder, tmp_path, submitted):
-    out = submitted("-m", *RUN, "p=-1", "knn.k=5", launcher, "hydra.sweep.dir=sweep", cwd=tmp_path)
+    options = [*RUN, "p=-1", "knn.k=5", f"hydra/launcher={launcher}", "hydra.sweep.dir=sweep"]
+    out = submitted("-m", *options, cwd=tmp_path)
     assert out.returncode == 0, out.stderr
     assert losses(tmp_path / "sweep") == {FIRST: losses(sweep_folder)[FIRST]}
     assert "σ^-1 " in out.stdout

@@ -5,10 +5,9 @@ import io
 
 import pytest
 import torch
-from support.foreign_method import foreign
 from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step, watched_epoch
 from support.small_methods import batch as solo_batch
-from support.small_methods import loss_of
+from support.small_methods import foreign, loss_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

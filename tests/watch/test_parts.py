@@ -102,13 +102,8 @@ def test_a_teacher_may_always_be_in_evaluation_mode(tmp_path):
 def test_tokens_of_a_jepa_are_averaged_or_rows(tmp_path, tokens):
     """Predictions of 3 of 5 tokens from the other two; targets of all 5."""
     torch.manual_seed(0)
-    model = nn.ModuleDict(
-        {
-            "context_encoder": nn.Linear(DIM, 8),
-            "target_encoder": nn.Linear(DIM, 8),
-            "predictor": nn.Linear(8, 8),
-        }
-    )
+    widths = {"context_encoder": DIM, "target_encoder": DIM, "predictor": 8}
+    model = nn.ModuleDict({name: nn.Linear(width, 8) for name, width in widths.items()})
     metric = BranchSpectra(8, steps=True)
     with Watch(tmp_path / "run", model, tokens=tokens, max_features_dim=0) as watch:
         assert watch.observer.branches == ("predictor", "target_encoder", True)
