@@ -106,7 +106,7 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     }
     names = [name for name, row in panels[0].rows.items() if any(each in tests for each in row)]
     drawing = Figure(figsize=(7.4, 0.75 + 0.24 * len(names)), layout="constrained")
-    grid = drawing.subplots(1, len(panels), sharey=True)
+    grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):
             for each in filter(tests.get, panel.rows[name]):
