@@ -64,9 +64,10 @@ def _of_seeds(rows: list[Row], seeds: Sequence[int]) -> list[Row]:
 
 
 class _Numbers:
-    """Numbers for the texts: ``{erank[power textures]}`` is a column's mean in a cell.
+    """Numbers for the texts: ``{erank[power textures]}`` is a column's mean in a cell of 30 epochs.
 
-    ``{linear[power vs identity textures]}`` is a difference with its interval. Cells of 30 epochs.
+    ``{linear[power vs identity textures]}`` is a difference with its interval. Names that begin
+    with "first", such as ``{first erank[...]}``, are those of the first stage.
     """
 
     def __init__(self, rows: list[Row], column: str) -> None:
@@ -95,9 +96,8 @@ def _part(rows: list[Row], question: str) -> str:
         sentence = (
             f"With a tuned learning rate, on fresh seeds: {later[0]} At the recipe's: {answer}"
         )
-    names = ("linear", "erank", "gap")
-    numbers = {name: _Numbers(stages[-1], name) for name in names}
-    numbers |= {f"{name}_1": _Numbers(stages[0], name) for name in names}
+    numbers = {column: _Numbers(stages[-1], column) for column in MEASURED}
+    numbers |= {f"first {column}": _Numbers(stages[0], column) for column in MEASURED}
     text = HERE.joinpath("answers", f"{question}.md").read_text(encoding="utf-8")
     picture = f"![{heading[3:]}](pictures/mechanism_{question}.png)"
     return f"{heading}\n\n**{sentence}**\n\n{picture}\n\n{text.format(**numbers).strip()}"
@@ -125,7 +125,7 @@ def _recommended(answers: Mapping[str, tuple[bool, list[str]]]) -> str:
 
 
 RUNS_OF = {"recommended": "schedule"}
-BY_COLUMN = "By linear accuracy: {0[linear]}. By effective rank: {0[erank]}."
+BY_COLUMN = "by linear accuracy, {0[linear]}; by effective rank, {0[erank]}."
 Rule = Callable[[list[Row]], tuple[Any, verdicts.Results]]
 ANSWERS: dict[str, tuple[Rule, Callable[[Any], str]]] = {
     "sufficient": (verdicts.sufficient, "{}.".format),

@@ -311,7 +311,7 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     rows = table(accuracies, **others)
     text = page.page(rows)
     assert "**A gap does not suffice.**" in text
-    assert "**By linear accuracy: a gap is necessary. By effective rank: a gap is necess" in text
+    assert "**By linear accuracy, a gap is necessary; by effective rank, a gap is necess" in text
     assert page._Numbers(rows, "linear")["power textures"] == "60.0"
     assert page._Numbers(rows, "linear")["power vs noise textures"] == "10.0 (10.0 to 10.0)"
     assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
@@ -326,7 +326,7 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     assert (
         "**With a tuned learning rate, on fresh seeds: a gap suffices. At the recipe's: a" in both
     )
-    assert "fresh seeds: By linear accuracy: a gap is not necessary." in both
+    assert "fresh seeds: by linear accuracy, a gap is not necessary;" in both
     assert "a gap suffices" not in page.page([*rows, *repeated[1:]])  # a run is missing
     assert page.appendix([*rows, *repeated]).count("at a tuned rate") == 3
     short = [row for row in rows if (row["setting"], row["seed"]) != ("noise", "203")]
