@@ -42,7 +42,7 @@ class Judged(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Whether a setting works, fails or is undecided, if it was tested against a margin."""
+        """Return works, fails or undecided, for a test against a margin."""
         if self.sign > 0:
             return WORKS
         return FAILS if self.test.high < self.test.zero else OPEN
