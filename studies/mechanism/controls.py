@@ -37,7 +37,7 @@ class Reference(nn.Module):
 
 
 class Rotated(Reference):
-    """The reference filter, then a random rotation, drawn once or (``anew``) for each batch."""
+    """The reference filter, then a random rotation, drawn once or (``anew``) for each view."""
 
     def __init__(self, seed: int, anew: bool = False) -> None:
         super().__init__(seed)

@@ -58,21 +58,16 @@ def _advantage(method: str) -> Panel:
     return Panel(method, "linear", rows)
 
 
-_NAMES = {"power": "target σ^-0.5", "online": "online σ", "both": "σ^-1 on both"}
-_ARMS = [(_NAMES.get(arm, arm), arm, "identity") for arm in ("power", *MATCHED)]
+_ARMS = [("target σ^-0.5", "power", "identity"), *((arm, arm, "identity") for arm in MATCHED)]
 _STOPPED = [
-    (
-        f"{_NAMES[filter]}, {stop} stopped",
-        filter + ("" if stop == "target" else f", {stop} stopped"),
-        other,
-    )
-    for stop, other in (
-        ("target", "identity"),
-        ("online", "identity"),
-        ("none", "identity, none stopped"),
-    )
-    for filter in ("power", "online", "both")
-    if (filter, stop) != ("both", "online")  # equal to both, target stopped
+    ("target σ^-0.5, target stopped", "power", "identity"),
+    ("online σ, target stopped", "online", "identity"),
+    ("σ^-1 on both, either stopped", "both", "identity"),
+    ("target σ^-0.5, online stopped", "power, online stopped", "identity"),
+    ("online σ, online stopped", "online, online stopped", "identity"),
+    ("target σ^-0.5, none stopped", "power, none stopped", "identity, none stopped"),
+    ("online σ, none stopped", "online, none stopped", "identity, none stopped"),
+    ("σ^-1 on both, none stopped", "both, none stopped", "identity, none stopped"),
 ]
 _LOSSES = [(f"α = {alpha}", f"mse {alpha}", f"iso {alpha}") for alpha in ALPHAS]
 _SPECTRA = [
@@ -109,7 +104,7 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):
-            for each in filter(tests.get, panel.rows[name]):
+            for each in (each for each in panel.rows[name] if each in tests):
                 result = tests[each]
                 at = y + (list(DATA).index(each.cell.data) - 1) * 0.22
                 look = {"color": COLOURS[each.cell.data]}

@@ -27,9 +27,9 @@ def write(rows: list[Row], out: Path) -> None:
     write_atomically(out, page(rows))
     write_atomically(APPENDIX, appendix(rows))
     for question, panels in PANELS.items():
-        for _, counted in answered_by(rows, question)[-1:]:
+        if answers := answered_by(rows, question):
             with matplotlib.rc_context({"savefig.dpi": 130}):
-                drawing = figure(counted, panels)
+                drawing = figure(answers[-1][1], panels)
                 plots.save(drawing, out.parent / "pictures", f"mechanism_{question}", ("png",))
 
 
@@ -85,22 +85,20 @@ class _Numbers:
 
 def _part(rows: list[Row], question: str) -> str:
     """Return a question's heading, its sentence, its figure and its explanation."""
-    heading = f"## {PLAN['questions'][question]['asks']}"
-    if not (stages := [counted for _, counted in answered_by(rows, question)]):
+    asks = PLAN["questions"][question]["asks"]
+    if not (answers := answered_by(rows, question)):
         missing = unfinished(rows, question)
-        return f"{heading}\n\n**Not answered yet:** {missing} runs are missing."
+        return f"## {asks}\n\n**Not answered yet:** {missing} runs are missing."
     rule, in_words = ANSWERS[question]
-    answer, *later = (in_words(rule(counted)[0]) for counted in stages)
-    sentence = f"{answer[0].upper()}{answer[1:]}"
-    if later:
-        sentence = (
-            f"With a tuned learning rate, on fresh seeds: {later[0]} At the recipe's: {answer}"
-        )
-    numbers = {column: _Numbers(stages[-1], column) for column in MEASURED}
-    numbers |= {f"first {column}": _Numbers(stages[0], column) for column in MEASURED}
+    given, *tuned = (in_words(rule(counted)[0]) for _, counted in answers)
+    sentence = f"{given[0].upper()}{given[1:]}"
+    if tuned:
+        sentence = f"At tuned learning rates: {tuned[0]} At the recipe's rate: {given}"
+    numbers = {column: _Numbers(answers[-1][1], column) for column in MEASURED}
+    numbers |= {f"first {column}": _Numbers(answers[0][1], column) for column in MEASURED}
     text = HERE.joinpath("answers", f"{question}.md").read_text(encoding="utf-8")
-    picture = f"![{heading[3:]}](pictures/mechanism_{question}.png)"
-    return f"{heading}\n\n**{sentence}**\n\n{picture}\n\n{text.format(**numbers).strip()}"
+    picture = f"![{asks}](pictures/mechanism_{question}.png)"
+    return f"## {asks}\n\n**{sentence}**\n\n{picture}\n\n{text.format(**numbers).strip()}"
 
 
 def _schedule(answers: Mapping[Any, str]) -> str:
@@ -125,7 +123,7 @@ def _recommended(answers: Mapping[str, tuple[bool, list[str]]]) -> str:
 
 
 RUNS_OF = {"recommended": "schedule"}
-BY_COLUMN = "by linear accuracy, {0[linear]}; by effective rank, {0[erank]}."
+BY_COLUMN = "{0[linear]} by accuracy, {0[erank]} by rank."
 Rule = Callable[[list[Row]], tuple[Any, verdicts.Results]]
 ANSWERS: dict[str, tuple[Rule, Callable[[Any], str]]] = {
     "sufficient": (verdicts.sufficient, "{}.".format),
@@ -144,13 +142,12 @@ def appendix(rows: list[Row]) -> str:
         lines = []
         counted = _of_seeds(rows, stage.seeds)
         for cell in stage.cells:
-            columns = {column: list(values(counted, cell, column).values()) for column in MEASURED}
-            digits = {"slope": 2}
+            measured = {column: list(values(counted, cell, column).values()) for column in MEASURED}
             numbers = [
-                mean_std(column, digits.get(name, 1)) if column else "–"
-                for name, column in columns.items()
+                mean_std(listed, 2 if column == "slope" else 1) if listed else "–"
+                for column, listed in measured.items()
             ]
-            count = len(columns["linear"])
+            count = len(measured["linear"])
             rate = "".join({row["rate"] for row in counted if cell_of(row) == cell}) or "–"
             lines.append([*map(str, cell), rate, str(count), *numbers])
         head = ["setting", "data", "epochs", "rate", "n", *MEASURED]

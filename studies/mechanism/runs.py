@@ -29,7 +29,7 @@ SPEEDS = range(7, 13)  # epochs over which the slope is averaged
 def missing(rows: Sequence[Row]) -> list[Run]:
     """Return the missing runs of the first unfinished stage.
 
-    These are the runs that choose its learning rates, or its other runs once the rates are chosen.
+    The counted runs follow once all runs that choose its learning rates are there.
     """
     present = {(cell_of(row), int(row["seed"]), row["rate"]) for row in rows}
     for stage in stages().values():
@@ -64,7 +64,8 @@ def cell_of(row: Row) -> Cell:
 def rate_of(rows: Sequence[Row], cell: Cell) -> str:
     """Return the learning rate with the best mean accuracy over the tuning seeds."""
     accuracies = _accuracies(rows, cell)
-    return max(sorted(accuracies, key=float), key=lambda rate: accuracies[rate])
+    smallest_first = sorted(accuracies, key=float)  # of equal rates the first is chosen
+    return max(smallest_first, key=lambda rate: accuracies[rate])
 
 
 def _accuracies(rows: Sequence[Row], cell: Cell) -> dict[str, float]:

@@ -37,8 +37,10 @@ class Judged(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 or -1 if the mean is above or below the value it was tested against, else 0."""
-        return (self.p < PLAN["alpha"]) * (1 if self.test.mean > self.test.zero else -1)
+        """1 or -1 if the mean is significantly above or below the tested value, else 0."""
+        if self.p >= PLAN["alpha"]:
+            return 0
+        return 1 if self.test.mean > self.test.zero else -1
 
     @property
     def word(self) -> str:
@@ -60,8 +62,8 @@ def compare(
 
 def values(rows: Sequence[Row], cell: Cell, column: str = "linear") -> dict[int, float]:
     """Return a column of a cell's runs by seed, without the runs that chose its learning rate."""
-    chosen = {int(row["seed"]): row[column] for row in rows if cell_of(row) == cell}
-    return {seed: float(value) for seed, value in chosen.items() if value and seed not in TUNING}
+    found = {int(row["seed"]): row[column] for row in rows if cell_of(row) == cell}
+    return {seed: float(value) for seed, value in found.items() if value and seed not in TUNING}
 
 
 def pairs(rows: Sequence[Row], each: Comparison) -> dict[int, float]:
@@ -90,15 +92,14 @@ def sufficient(rows: Sequence[Row]) -> tuple[str, Results]:
     arms, margin = ("power", *MATCHED), PLAN["margin"]
     tests = [compare(arm, "identity", data, against=margin) for data in DATA for arm in arms]
     judged = judge(rows, tests)
-    words = [
-        [judged[compare(arm, "identity", data, against=margin)].word for data in VARIANTS]
+    words = {
+        _word(judged, arm, "identity", "linear", margin)
         for arm in MATCHED
         if all(is_matched(rows, data, arm) for data in VARIANTS)
-    ]
-    if [FAILS] * 2 in words:
+    }
+    if FAILS in words:
         return "a gap does not suffice", judged
-    suffices = words and all(both == [WORKS] * 2 for both in words)
-    return ("a gap suffices" if suffices else OPEN), judged
+    return ("a gap suffices" if words == {WORKS} else OPEN), judged
 
 
 def is_matched(rows: Sequence[Row], data: str, arm: str) -> bool:
@@ -115,20 +116,27 @@ def necessary(rows: Sequence[Row]) -> tuple[dict[str, str], Results]:
     The settings without a gap are those whose branches have equal outputs.
     """
     margins = {"linear": PLAN["margin"], "erank": PLAN["margin_rank"]}
-    tests = {
-        (column, data, name): compare(name, other, data, column, margin)
-        for column, margin in margins.items()
-        for data in DATA
-        for name, other in WITHOUT_GAP.items()
-    }
-    judged = judge(rows, tests.values())
+    judged = judge(
+        rows,
+        [
+            compare(*pair, data, column, margin)
+            for column, margin in margins.items()
+            for data in DATA
+            for pair in WITHOUT_GAP.items()
+        ],
+    )
     answers = {}
-    for column in margins:
-        words = [{judged[tests[column, d, name]].word for d in VARIANTS} for name in WITHOUT_GAP]
-        fails = all(each == {FAILS} for each in words)
-        worked = "a gap is not necessary" if {WORKS} in words else OPEN
-        answers[column] = "a gap is necessary" if fails else worked
+    for column, margin in margins.items():
+        words = {_word(judged, *pair, column, margin) for pair in WITHOUT_GAP.items()}
+        works = "a gap is not necessary" if WORKS in words else OPEN
+        answers[column] = "a gap is necessary" if words == {FAILS} else works
     return answers, judged
+
+
+def _word(judged: Results, name: str, other: str, column: str, margin: float) -> str:
+    """Return works or fails if both variants agree, else undecided."""
+    words = {judged[compare(name, other, data, column, margin)].word for data in VARIANTS}
+    return words.pop() if len(words) == 1 else OPEN
 
 
 def rate(rows: Sequence[Row]) -> tuple[str, Results]:
@@ -191,8 +199,9 @@ def schedule(rows: Sequence[Row]) -> tuple[dict[Any, str], Results]:
     judged = _corrected(tests | {name: difference(slopes(rows, name)) for name in METHODS})
     answers: dict[Any, str] = {}
     for cell in fixed:
-        close = "not inferior" if judged[advantage(cell, -PLAN["margin"])].sign > 0 else OPEN
-        answers[cell] = {1: "superior", 0: close, -1: "inferior"}[judged[advantage(cell)].sign]
+        above, close = judged[advantage(cell)].sign, judged[advantage(cell, -PLAN["margin"])].sign
+        below = "inferior" if above < 0 else OPEN
+        answers[cell] = "superior" if above > 0 else "not inferior" if close > 0 else below
     for name in METHODS:
         words = {1: "it grows", 0: "no change was shown", -1: "it shrinks"}
         answers[name] = words[judged[name].sign]
@@ -236,7 +245,8 @@ def recommended(rows: Sequence[Row]) -> tuple[dict[str, tuple[bool, list[str]]],
         wins = dict.fromkeys(FILTERS, 0)
         for first, other in combinations(FILTERS, 2):
             sign = _agreed(judged, f"{method} {first}", f"{method} {other}")
-            wins[first if sign > 0 else other] += abs(sign)
+            if sign:
+                wins[first if sign > 0 else other] += 1
         best = [name for name in FILTERS if wins[name] == len(FILTERS) - 1]
         answers[method] = (True, best) if best else (False, _close(rows, method))
     return answers, judged

@@ -253,13 +253,13 @@ def test_how_fixed_filters_compare_over_complete_schedules():
     others = {
         Cell("BYOL -0.5", "digits", 100): 52.0,
         Cell("BYOL -0.5", "textures"): 48.0,
-        Cell("BYOL -0.5", "angles"): 49.0,
+        Cell("BYOL -0.5", "angles"): 49.5,
     }
     rows = table(advantages | others)
     answers, judged = verdicts.schedule(rows)
     assert [answers[cell] for cell in fixed] == ["superior", "superior", "not inferior"]
-    assert answers[Cell("BYOL -0.5", "textures")] == answers[Cell("BYOL -0.5", "angles")]
     assert answers[Cell("BYOL -0.5", "textures")] == "inferior"
+    assert answers[Cell("BYOL -0.5", "angles")] == "not inferior"  # below, but within the margin
     assert (answers["SimSiam"], answers["BYOL"]) == ("it shrinks", "it grows")
     assert verdicts.schedule(table(advantages))[0]["BYOL"] == "no change was shown"
     assert len(judged) == 2 * 5 * 2 + 2
@@ -313,7 +313,7 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     rows = table(accuracies, **others)
     text = page.page(rows)
     assert "**A gap does not suffice.**" in text
-    assert "**By linear accuracy, a gap is necessary; by effective rank, a gap is necess" in text
+    assert "**A gap is necessary by accuracy, a gap is necessary by rank.**" in text
     assert page._Numbers(rows, "linear")["power textures"] == "60.0"
     assert page._Numbers(rows, "linear")["power vs noise textures"] == "10.0 (10.0 to 10.0)"
     assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
@@ -325,10 +325,8 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
         row | {"seed": str(int(row["seed"]) + 10)} for row in later if cell_of(row) in second.cells
     ]
     both = page.page([*rows, *repeated])
-    assert (
-        "**With a tuned learning rate, on fresh seeds: a gap suffices. At the recipe's: a" in both
-    )
-    assert "fresh seeds: by linear accuracy, a gap is not necessary;" in both
+    assert "**At tuned learning rates: a gap suffices. At the recipe's rate: a gap does" in both
+    assert "learning rates: a gap is not necessary by accuracy, " in both
     assert "a gap suffices" not in page.page([*rows, *repeated[1:]])  # a run is missing
     assert page.appendix([*rows, *repeated]).count("at a tuned rate") == 3
     short = [row for row in rows if (row["setting"], row["seed"]) != ("noise", "203")]
