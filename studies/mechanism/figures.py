@@ -100,7 +100,7 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
         if len(pairs(rows, each)) > 1
     }
     names = [name for name, row in panels[0].rows.items() if any(each in tests for each in row)]
-    drawing = Figure(figsize=(7.4, 0.75 + 0.24 * len(names)), layout="constrained")
+    drawing = Figure(figsize=(7.4, 0.5 + 0.22 * len(names)), layout="constrained")
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):
@@ -118,6 +118,6 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     grid[0].set_ylim(len(names) - 0.5, -0.5)
     shown = [data for data in DATA if any(each.cell.data == data for each in tests)]
     handles = [Line2D([], [], color=COLOURS[data], marker="o", label=data) for data in shown]
-    drawing.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+    drawing.legend(handles=handles, loc="outside right upper")
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing
