@@ -104,7 +104,7 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):
-            for each in (each for each in panel.rows[name] if each in tests):
+            for each in filter(tests.__contains__, panel.rows[name]):
                 result = tests[each]
                 at = y + (list(DATA).index(each.cell.data) - 1) * 0.22
                 look = {"color": COLOURS[each.cell.data]}
