@@ -64,22 +64,22 @@ def _of_seeds(rows: list[Row], seeds: Sequence[int]) -> list[Row]:
 
 
 class _Numbers:
-    """Numbers for the texts: ``{erank[power textures]}`` is a column's mean in a cell of 30 epochs.
+    """Numbers for the texts: ``{erank[power on textures]}`` is a column's mean in a cell.
 
-    ``{linear[power vs identity textures]}`` is a difference with its interval. Names that begin
-    with "first", such as ``{first erank[...]}``, are those of the first stage.
+    ``{linear[power vs identity on digits 10]}`` is a difference with its interval, after 10 epochs.
+    Names that begin with "first", such as ``{first erank[...]}``, are those of the first stage.
     """
 
     def __init__(self, rows: list[Row], column: str) -> None:
         self.rows, self.column = rows, column
 
     def __getitem__(self, key: str) -> str:
-        settings, data = key.rsplit(" ", 1)
-        setting, _, other = settings.partition(" vs ")
-        if not other:
-            measured = values(self.rows, Cell(setting, data), self.column)
-            return f"{statistics.fmean(measured.values()):.1f}"
-        result = verdicts.test(self.rows, verdicts.compare(setting, other, data, self.column))
+        settings, place = key.split(" on ")
+        data, *epochs = place.split()
+        first, *others = (Cell(name, data, *map(int, epochs)) for name in settings.split(" vs "))
+        if not others:
+            return f"{statistics.fmean(values(self.rows, first, self.column).values()):.1f}"
+        result = verdicts.test(self.rows, Comparison(first, others[0], self.column))
         return f"{result.mean:.1f} ({result.low:.1f} to {result.high:.1f})"
 
 

@@ -309,13 +309,15 @@ def test_the_recorded_page_is_that_of_the_recorded_table():
 
 def test_a_question_is_answered_when_all_of_its_runs_are_there():
     accuracies = {"power": 60.0, "BYOL -1": 53.0, "SimSiam -0.5": 53.0}
+    accuracies |= {Cell("SimSiam -0.5", "digits", 10): 54.0}
     others = {key: {} for key in plan.MEASURED[1:]} | {"gap": GAPS, "seconds": {}}
     rows = table(accuracies, **others)
     text = page.page(rows)
     assert "**A gap does not suffice.**" in text
     assert "**A gap is necessary by accuracy, a gap is necessary by rank.**" in text
-    assert page._Numbers(rows, "linear")["power textures"] == "60.0"
-    assert page._Numbers(rows, "linear")["power vs noise textures"] == "10.0 (10.0 to 10.0)"
+    assert page._Numbers(rows, "linear")["power on textures"] == "60.0"
+    assert page._Numbers(rows, "linear")["power vs noise on textures"] == "10.0 (10.0 to 10.0)"
+    assert page._Numbers(rows, "linear")["SimSiam -0.5 on digits 10"] == "54.0"
     assert "SimSiam, σ^-0.5: superior (digits 10, digits 30, digits 100, textures 30," in text
     assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
     assert "Not answered" not in text
