@@ -109,7 +109,7 @@ def _schedule(answers: Mapping[Any, str]) -> str:
             if isinstance(cell, Cell) and cell.setting.startswith(method):
                 words.setdefault(word, []).append(f"{cell.data} {cell.epochs}")
         listed = "; ".join(f"{word} ({', '.join(places)})" for word, places in words.items())
-        sentences.append(f"{method}, σ^-0.5: {listed}. With longer training: {answers[method]}.")
+        sentences.append(f"{method}, σ^-0.5: {listed}; with longer training {answers[method]}.")
     return " ".join(sentences)
 
 

@@ -203,8 +203,8 @@ def schedule(rows: Sequence[Row]) -> tuple[dict[Any, str], Results]:
         below = "inferior" if above < 0 else OPEN
         answers[cell] = "superior" if above > 0 else "not inferior" if close > 0 else below
     for name in METHODS:
-        words = {1: "it grows", 0: "no change was shown", -1: "it shrinks"}
-        answers[name] = words[judged[name].sign]
+        change = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
+        answers[name] = change[judged[name].sign]
     return answers, judged
 
 

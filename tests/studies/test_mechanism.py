@@ -260,7 +260,8 @@ def test_how_fixed_filters_compare_over_complete_schedules():
     assert [answers[cell] for cell in fixed] == ["superior", "superior", "not inferior"]
     assert answers[Cell("BYOL -0.5", "textures")] == "inferior"
     assert answers[Cell("BYOL -0.5", "angles")] == "not inferior"  # below, but within the margin
-    assert (answers["SimSiam"], answers["BYOL"]) == ("it shrinks", "it grows")
+    changes = (answers["SimSiam"], answers["BYOL"])
+    assert changes == ("its advantage shrinks", "its advantage grows")
     assert verdicts.schedule(table(advantages))[0]["BYOL"] == "no change was shown"
     assert len(judged) == 2 * 5 * 2 + 2
     slope = judged["SimSiam"].test.mean
