@@ -100,7 +100,7 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
         if len(pairs(rows, each)) > 1
     }
     names = [name for name, row in panels[0].rows.items() if any(each in tests for each in row)]
-    drawing = Figure(figsize=(7.4, 0.42 + 0.22 * len(names)), layout="constrained")
+    drawing = Figure(figsize=(8.2, 0.42 + 0.22 * len(names)), layout="constrained")
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):

@@ -67,7 +67,6 @@ class _Numbers:
     """Numbers for the texts: ``{erank[power on textures]}`` is a column's mean in a cell.
 
     ``{linear[power vs identity on digits 10]}`` is a difference with its interval, after 10 epochs.
-    Names that begin with "first", such as ``{first erank[...]}``, are those of the first stage.
     """
 
     def __init__(self, rows: list[Row], column: str) -> None:
@@ -95,7 +94,6 @@ def _part(rows: list[Row], question: str) -> str:
     if tuned:
         sentence = f"At tuned learning rates: {tuned[0]} At the recipe's rate: {given}"
     numbers = {column: _Numbers(answers[-1][1], column) for column in MEASURED}
-    numbers |= {f"first {column}": _Numbers(answers[0][1], column) for column in MEASURED}
     text = HERE.joinpath("answers", f"{question}.md").read_text(encoding="utf-8")
     picture = f"![{asks}](pictures/mechanism_{question}.png)"
     return f"## {asks}\n\n**{sentence}**\n\n{picture}\n\n{text.format(**numbers).strip()}"
@@ -104,12 +102,15 @@ def _part(rows: list[Row], question: str) -> str:
 def _schedule(answers: Mapping[Any, str]) -> str:
     sentences = []
     for method in METHODS:
-        words: dict[str, list[str]] = {}
+        words: dict[str, dict[str, list[str]]] = {}
         for cell, word in answers.items():
             if isinstance(cell, Cell) and cell.setting.startswith(method):
-                words.setdefault(word, []).append(f"{cell.data} {cell.epochs}")
-        listed = "; ".join(f"{word} ({', '.join(places)})" for word, places in words.items())
-        sentences.append(f"{method}, σ^-0.5: {listed}; with longer training {answers[method]}.")
+                words.setdefault(word, {}).setdefault(cell.data, []).append(str(cell.epochs))
+        listed = []
+        for word, on in words.items():
+            places = [f"{data} ({', '.join(epochs)})" for data, epochs in on.items()]
+            listed.append(f"{word} on {', '.join(places)}")
+        sentences.append(f"{method}: σ^-0.5 is {'; '.join(listed)}. On digits {answers[method]}.")
     return " ".join(sentences)
 
 
@@ -117,7 +118,7 @@ def _recommended(answers: Mapping[str, tuple[bool, list[str]]]) -> str:
     sentences = []
     for method, (is_best, names) in answers.items():
         listed = ", ".join("learnable" if name == "learnable" else f"σ^{name}" for name in names)
-        several = f"none beats all others; within a point of the best on both: {listed or 'none'}"
+        several = f"none is significantly best; within a point of the best: {listed or 'none'}"
         sentences.append(f"{method}: {f'use {listed}' if is_best else several}.")
     return " ".join(sentences)
 
