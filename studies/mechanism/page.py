@@ -102,15 +102,16 @@ def _part(rows: list[Row], question: str) -> str:
 def _schedule(answers: Mapping[Any, str]) -> str:
     sentences = []
     for method in METHODS:
-        words: dict[str, dict[str, list[str]]] = {}
+        places: dict[tuple[str, str], list[str]] = {}
         for cell, word in answers.items():
             if isinstance(cell, Cell) and cell.setting.startswith(method):
-                words.setdefault(word, {}).setdefault(cell.data, []).append(str(cell.epochs))
-        listed = []
-        for word, on in words.items():
-            places = [f"{data} ({', '.join(epochs)})" for data, epochs in on.items()]
-            listed.append(f"{word} on {', '.join(places)}")
-        sentences.append(f"{method}: σ^-0.5 is {'; '.join(listed)}. On digits {answers[method]}.")
+                places.setdefault((word, cell.data), []).append(str(cell.epochs))
+        listed = ", ".join(
+            f"{word} on {data} ({', '.join(epochs)} epochs)"
+            for (word, data), epochs in places.items()
+        )
+        change = f"On digits {answers[method]} with longer training."
+        sentences.append(f"{method}: σ^-0.5 is {listed}. {change}")
     return " ".join(sentences)
 
 
@@ -118,7 +119,9 @@ def _recommended(answers: Mapping[str, tuple[bool, list[str]]]) -> str:
     sentences = []
     for method, (is_best, names) in answers.items():
         listed = ", ".join("learnable" if name == "learnable" else f"σ^{name}" for name in names)
-        several = f"none is significantly best; within a point of the best: {listed or 'none'}"
+        several = (
+            f"none is significantly best; within a point of the best on both: {listed or 'none'}"
+        )
         sentences.append(f"{method}: {f'use {listed}' if is_best else several}.")
     return " ".join(sentences)
 

@@ -204,7 +204,7 @@ def schedule(rows: Sequence[Row]) -> tuple[dict[Any, str], Results]:
         answers[cell] = "superior" if above > 0 else "not inferior" if close > 0 else below
     for name in METHODS:
         change = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
-        answers[name] = f"{change[judged[name].sign]} with longer training"
+        answers[name] = change[judged[name].sign]
     return answers, judged
 
 

@@ -260,9 +260,9 @@ def test_how_fixed_filters_compare_over_complete_schedules():
     assert [answers[cell] for cell in fixed] == ["superior", "superior", "not inferior"]
     assert answers[Cell("BYOL -0.5", "textures")] == "inferior"
     assert answers[Cell("BYOL -0.5", "angles")] == "not inferior"  # below, but within the margin
-    assert answers["SimSiam"] == "its advantage shrinks with longer training"
-    assert answers["BYOL"] == "its advantage grows with longer training"
-    assert verdicts.schedule(table(advantages))[0]["BYOL"].startswith("no change was shown")
+    assert answers["SimSiam"] == "its advantage shrinks"
+    assert answers["BYOL"] == "its advantage grows"
+    assert verdicts.schedule(table(advantages))[0]["BYOL"] == "no change was shown"
     assert len(judged) == 2 * 5 * 2 + 2
     slope = judged["SimSiam"].test.mean
     assert slope == pytest.approx(-3 / math.log(10), abs=0.2)
@@ -319,7 +319,7 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     assert page._Numbers(rows, "linear")["power on textures"] == "60.0"
     assert page._Numbers(rows, "linear")["power vs noise on textures"] == "10.0 (10.0 to 10.0)"
     assert page._Numbers(rows, "linear")["SimSiam -0.5 on digits 10"] == "54.0"
-    assert "SimSiam: σ^-0.5 is superior on digits (10, 30, 100), textures (30), angles" in text
+    assert "SimSiam: σ^-0.5 is superior on digits (10, 30, 100 epochs), superior" in text
     assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
     assert "Not answered" not in text
     second = plan.stages()["second"]
