@@ -102,14 +102,11 @@ def _part(rows: list[Row], question: str) -> str:
 def _schedule(answers: Mapping[Any, str]) -> str:
     sentences = []
     for method in METHODS:
-        places: dict[tuple[str, str], list[str]] = {}
+        places: dict[str, list[str]] = {}
         for cell, word in answers.items():
             if isinstance(cell, Cell) and cell.setting.startswith(method):
-                places.setdefault((word, cell.data), []).append(str(cell.epochs))
-        listed = ", ".join(
-            f"{word} on {data} ({', '.join(epochs)} epochs)"
-            for (word, data), epochs in places.items()
-        )
+                places.setdefault(f"{word} on {cell.data}", []).append(str(cell.epochs))
+        listed = ", ".join(f"{place} ({', '.join(n)} epochs)" for place, n in places.items())
         change = f"On digits {answers[method]} with longer training."
         sentences.append(f"{method}: σ^-0.5 is {listed}. {change}")
     return " ".join(sentences)
