@@ -49,13 +49,10 @@ def _panel(names: Iterable[tuple[str, str, str]], column: str = "linear", title:
 
 
 def _advantage(method: str) -> Panel:
-    """Return the panel of σ^-0.5 minus the learned predictor, one row for each length."""
-    lengths: dict[str, list[int]] = PLAN["epochs"]["schedule"]
-    rows: dict[str, list[Comparison]] = {f"{n} epochs": [] for n in lengths["digits"]}
-    for data, several in lengths.items():
-        for n in several:
-            rows[f"{n} epochs"].append(advantage(Cell(f"{method} -0.5", data, n)))
-    return Panel(method, "linear", rows)
+    """Return the panel of σ^-0.5 minus the learned predictor on the digits, by length."""
+    lengths = PLAN["epochs"]["schedule"]["digits"]
+    cells = {f"{n} epochs": Cell(f"{method} -0.5", "digits", n) for n in lengths}
+    return Panel(method, "linear", {name: [advantage(cell)] for name, cell in cells.items()})
 
 
 _ARMS = [("target σ^-0.5", "power", "identity"), *((arm, arm, "identity") for arm in MATCHED)]
@@ -100,7 +97,7 @@ def figure(rows: Sequence[Row], panels: Sequence[Panel]) -> Figure:
         if len(pairs(rows, each)) > 1
     }
     names = [name for name, row in panels[0].rows.items() if any(each in tests for each in row)]
-    drawing = Figure(figsize=(8.2, 0.42 + 0.22 * len(names)), layout="constrained")
+    drawing = Figure(figsize=(8.2, 0.38 + 0.23 * len(names)), layout="constrained")
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(grid, panels):
         for y, name in enumerate(names):

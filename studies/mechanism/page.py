@@ -28,7 +28,7 @@ def write(rows: list[Row], out: Path) -> None:
     write_atomically(APPENDIX, appendix(rows))
     for question, panels in PANELS.items():
         if answers := answered_by(rows, question):
-            with matplotlib.rc_context({"savefig.dpi": 130}):
+            with matplotlib.rc_context({"savefig.pad_inches": 0}):
                 drawing = figure(answers[-1][1], panels)
                 plots.save(drawing, out.parent / "pictures", f"mechanism_{question}", ("png",))
 
@@ -106,7 +106,7 @@ def _schedule(answers: Mapping[Any, str]) -> str:
         for cell, word in answers.items():
             if isinstance(cell, Cell) and cell.setting.startswith(method):
                 places.setdefault(f"{word} on {cell.data}", []).append(str(cell.epochs))
-        listed = ", ".join(f"{place} ({', '.join(n)} epochs)" for place, n in places.items())
+        listed = ", ".join(f"{place} ({', '.join(n)})" for place, n in places.items())
         change = f"On digits {answers[method]} with longer training."
         sentences.append(f"{method}: σ^-0.5 is {listed}. {change}")
     return " ".join(sentences)

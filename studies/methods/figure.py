@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -54,5 +53,4 @@ def figure(rows: Sequence[Row]) -> Figure:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Save the figure as a PNG."""
     if not all(row["diverged"] for row in rows):
-        with matplotlib.rc_context({"savefig.dpi": 130}):
-            plots.save(figure(rows), path.parent, path.stem, ("png",))
+        plots.save(figure(rows), path.parent, path.stem, ("png",))

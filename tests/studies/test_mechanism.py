@@ -319,7 +319,7 @@ def test_a_question_is_answered_when_all_of_its_runs_are_there():
     assert page._Numbers(rows, "linear")["power on textures"] == "60.0"
     assert page._Numbers(rows, "linear")["power vs noise on textures"] == "10.0 (10.0 to 10.0)"
     assert page._Numbers(rows, "linear")["SimSiam -0.5 on digits 10"] == "54.0"
-    assert "SimSiam: σ^-0.5 is superior on digits (10, 30, 100 epochs), superior" in text
+    assert "SimSiam: σ^-0.5 is superior on digits (10, 30, 100), superior" in text
     assert "SimSiam: use σ^-0.5. BYOL: use σ^-1." in text
     assert "Not answered" not in text
     second = plan.stages()["second"]
