@@ -90,7 +90,7 @@ class Arm(pl.Callback):  # type: ignore[misc]
         self.arm, self.seed = arm, seed
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        if self.arm in TARGETS:
-            pl_module.target_head = TARGETS[self.arm](self.seed)
-        elif self.arm == "truncation":
+        if self.arm == "truncation":
             pl_module.predictor = Truncation(self.seed)
+        else:
+            pl_module.target_head = TARGETS[self.arm](self.seed)
