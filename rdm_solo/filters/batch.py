@@ -18,10 +18,11 @@ SMALLEST = 1e-150
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     """Return the threshold for rounding noise, as a share of the largest singular value.
 
-    For float32 and float64 it is ``eps * sqrt(max(n, k))``. After a batch norm one singular value
-    may be zero up to rounding (1 to 12 eps); the signal of steep spectra is above the threshold.
-    For float16 and bfloat16 it is ``eps / 2``, because rounding the features raises the zero
-    singular value to at most 0.29 eps.
+    For float32 it is ``eps * sqrt(max(n, k))``. After a batch norm one singular value may be zero
+    up to rounding (1 to 12 eps); the signal of steep spectra is above the threshold. For float64 it
+    is ``eps * max(n, k)``, as in NumPy's ``matrix_rank``, because the SVD has the same rounding: it
+    gives 200 equal rows a second singular value of up to 31 eps. For float16 and bfloat16 it is
+    ``eps / 2``, because rounding the features raises the zero singular value to at most 0.29 eps.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'
@@ -29,7 +30,7 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     eps = torch.finfo(dtype).eps
     if dtype in (torch.float16, torch.bfloat16):
         return eps / 2
-    return eps * math.sqrt(max(n, k))
+    return eps * (max(n, k) if dtype == torch.float64 else math.sqrt(max(n, k)))
 
 
 @dataclass(frozen=True)

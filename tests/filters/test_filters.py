@@ -187,6 +187,13 @@ def test_the_cut_is_above_what_a_real_head_leaves_in_its_null_direction(n, dtype
     assert int((out > 0.5).sum()) <= min(n - 1, 129)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (200, 110), (256, 128), (512, 512)])
+def test_equal_rows_have_one_direction(n, k, dtype):
+    x = features("gaussian", 1, k).to(dtype).expand(n, k).contiguous()
+    assert int(decompose(x).directions) == 1
+
+
 def test_a_row_with_nan_gets_nothing_and_the_others_are_filtered_without_it():
     x = features("1/i", 32, 96)
     leaf = x.clone()
