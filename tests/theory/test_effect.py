@@ -30,6 +30,7 @@ def test_kinds_on_both_branches(branch, name, p, own, online):
     assert (effect.own_kind, effect.online_kind) == (own, online)
     wrong = any("points the wrong way" in text for text in effect.warnings)
     assert wrong == (online == "high-pass")
+    assert ("as an online filter" in effect.line) == (branch == "target")
     assert (theory.rank_difference(effect.lam_p, effect.lam_z) < -1e-3) == wrong
     h = effect.gain(effect.sigma).abs()
     # Up to a constant g itself, or 1 / h.
