@@ -20,8 +20,8 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
 
     For float32 it is ``eps * sqrt(max(n, k))``. After a batch norm one singular value may be zero
     up to rounding (1 to 12 eps); the signal of steep spectra is above the threshold. For float64 it
-    is ``eps * max(n, k)``, as in NumPy's ``matrix_rank``, because the SVD has the same rounding: it
-    gives 200 equal rows a second singular value of up to 31 eps. For float16 and bfloat16 it is
+    is ``eps * max(n, k)``, as in NumPy's ``matrix_rank``: the SVD itself computes in float64, and
+    gave 200 equal rows a second singular value of up to 31 eps. For float16 and bfloat16 it is
     ``eps / 2``, because rounding the features raises the zero singular value to at most 0.29 eps.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"

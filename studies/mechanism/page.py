@@ -117,7 +117,7 @@ def _recommended(answers: Mapping[str, tuple[bool, list[str]]]) -> str:
     for method, (is_best, names) in answers.items():
         listed = ", ".join("learnable" if name == "learnable" else f"σ^{name}" for name in names)
         several = (
-            f"none is significantly best; best mean on both, within a point: {listed or 'none'}"
+            f"none is significantly best; highest mean on both (within a point): {listed or 'none'}"
         )
         sentences.append(f"{method}: {f'use {listed}' if is_best else several}.")
     return " ".join(sentences)
