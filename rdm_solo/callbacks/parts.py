@@ -181,6 +181,8 @@ class ModuleObserver(Observer):
             self.m = next(method.paper_m for method in methods if method.momentum == momentum)
         elif branches.target is None:
             self.aliases = {"online": "target", "projection": "target"}
+        else:  # a student and a teacher without a predictor: the student's head is judged
+            self.aliases = {"projection": "online"}
 
     def _in_training(self, part: nn.Module) -> bool:
         return bool(self.module.training and self.online and self.online.training)

@@ -59,6 +59,7 @@ class _DeepCluster(Observer):
 
 class _Dino(Observer):
     normalize = False
+    aliases = {"projection": "online"}
 
     def _register(self) -> None:
         # A pre-hook, because the loss's forward updates the centre.
@@ -75,7 +76,6 @@ class _Dino(Observer):
         outputs = {
             "online": (student / loss.student_temp).softmax(1),
             "target": ((teacher - loss.center) / teacher_temperature).softmax(1),
-            "projection": (teacher / loss.student_temp).softmax(1),
         }
         for name, output in outputs.items():
             for view in output.chunk(self.module.num_large_crops):
@@ -85,7 +85,7 @@ class _Dino(Observer):
 def observer(module: Any) -> Observer | None:
     """Return the observer of a method with a softmax; None for other modules."""
     if hasattr(module, "dino_loss_func"):
-        return _Dino(module, module.momentum_head.last_layer)
+        return _Dino(module, module.head.last_layer)
     if hasattr(module, "sk_iters"):
         return _Swav(module, module.prototypes)
     if hasattr(module, "kmeans_iters"):

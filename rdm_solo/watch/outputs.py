@@ -43,11 +43,16 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
     if ordered and views and views > 1:  # the next view of the image; the last wraps around
         positive = target.roll(-(len(target) // views), 0)[:n]
     # Outputs that share a tensor still share it, so that its moments are computed once.
-    first_rows = target if len(target) == n else target[:n]
-    online = first_rows if online is target else online[:n]
-    projection = first_rows if projection is target else projection[:n]
+    first_target = target if len(target) == n else target[:n]
+    first_online = first_target if online is target else online[:n]
+    if projection is target:
+        projection = first_target
+    elif projection is online:
+        projection = first_online
+    else:
+        projection = projection[:n]
     features = None if backbone is None else _features_by_view(backbone, calls["target"], views)
-    return Outputs(online, first_rows, positive, projection, features=features)
+    return Outputs(first_online, first_target, positive, projection, features=features)
 
 
 def _features_by_view(
