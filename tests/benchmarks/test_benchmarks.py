@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.image_files import SIZE
 
-from benchmarks import cost, filters, memory, scale, spectra, step, views
+from benchmarks import cost, filters, gpu, memory, scale, spectra, step, views
 from rdm_solo.data import Pipeline
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.methods.chosen_filter import shipped_filters
@@ -72,6 +72,29 @@ def test_every_contestant_is_printed(capsys, monkeypatch):
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     filters_of_a_branch = [name for name, f in shipped_filters().items() if f.branch in SIDES]
     assert names == filters_of_a_branch
+
+
+def test_the_tables_for_a_gpu_are_complete(tmp_path):
+    """The same sections with tiny shapes on the CPU, so that no typing error waits for a GPU."""
+    out = tmp_path / "tables.md"
+    bench = gpu.Bench("cpu", runs=1, small=True, out=out)
+    for section in (gpu.decompositions, gpu.filters, gpu.steps, gpu.spectra):
+        section(bench)
+    rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines() if "|" in line]
+    heads = {cells[2] for cells in rows if cells[0].startswith("small")}
+    assert heads == {*gpu.FILTERS, "plain PyTorch, learned predictor"}
+    errors = [float(cells[-2]) for cells in rows if cells[0].startswith("(")]
+    assert len(errors) == 2
+    assert max(errors) < 3.1e-7  # the filters' documented error
+
+
+@pytest.mark.long
+def test_epochs_are_timed_from_outside(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "EPOCHS", {"spectra alone": gpu.EPOCHS["spectra alone"]})
+    out = tmp_path / "tables.md"
+    gpu.epochs(gpu.Bench("cpu", runs=1, small=True, out=out))
+    (row,) = (line for line in out.read_text().splitlines() if line.startswith("| spectra alone"))
+    assert len(row.split("|")[2].split(",")) == 2  # of three epochs, the first is not timed
 
 
 @pytest.mark.long
