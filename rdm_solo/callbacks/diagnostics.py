@@ -99,8 +99,9 @@ class Diagnostics(pl.Callback):
         self.latest = latest = self.spectra.end_epoch(epoch, self.observer)
         if latest is None:
             return
-        if latest.lam_logits is not None and "train/loss" in trainer.callback_metrics:
-            loss, k = float(trainer.callback_metrics["train/loss"]), self.spectra.metric.dim
+        k = self.spectra.metric.dim
+        if latest.lam_logits is not None and k > 1 and "train/loss" in trainer.callback_metrics:
+            loss = float(trainer.callback_metrics["train/loss"])
             latest.scalars["train/loss_share"] = loss / math.log(k)
         pl_module.log_dict(latest.scalars, sync_dist=True)
         if trainer.is_global_zero:

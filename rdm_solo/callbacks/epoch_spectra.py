@@ -157,7 +157,8 @@ class EpochSpectra:
             return spectra
         from rdm_solo.spectra import effective_rank, logits, moments, rows
 
-        C, C_means = self.hidden.compute()
+        # torchmetrics squeezes matrices with a single element.
+        C, C_means = map(torch.atleast_2d, self.hidden.compute())
         weight = observer.weight().to(C)
         spectra.lam_logits = logits.low_rank_spectrum(C, weight).cpu()
         moment, means_moment = ((weight @ x * weight).sum() for x in (C, C_means))

@@ -132,7 +132,8 @@ class BranchSpectra(Metric):
         if self.sampled:
             blocks = (self._rows(y[rows], valid[rows]) for rows in row_blocks(*y.shape))
             self._add_moments(blocks, valid)
-            self._keep([online, target, target if positive is None else positive, y], valid)
+            parts = [online, target, target if positive is None else positive, y]
+            self._keep(parts, row_hashes(parts, valid))
         else:
             self._add_sums(online, target, positive, y, valid)
 
@@ -182,12 +183,14 @@ class BranchSpectra(Metric):
             self.sum_distance += torch.dist(x, x_plus).square()
             self.in_pairs += in_pairs(target, positive, valid)
         self.sum_waves += measures.wave_sums(y, self.directions, valid)
-        self._keep([target], valid)
+        # Many images may share a target, such as a cluster: with the target's hash alone, all
+        # copies would enter the sample together.
+        self._keep([target], row_hashes([online, target], valid))
 
-    def _keep(self, outputs: list[Tensor], valid: Tensor) -> None:
+    def _keep(self, outputs: list[Tensor], hashes: Tensor) -> None:
         """Keep the rows with the smallest hashes among the kept rows and this batch."""
         kept, key = self._kept_buffers(any(x.dtype == torch.double for x in outputs))
-        keep_smallest(kept, key, outputs, row_hashes(outputs, valid))
+        keep_smallest(kept, key, outputs, hashes)
 
     def _kept_buffers(self, double: bool) -> tuple[Tensor, Tensor]:
         """Return the kept rows and their hashes, with room for ``kept_size`` rows."""
@@ -306,13 +309,14 @@ def full_gram(upper: Tensor) -> Tensor:
 def in_pairs(target: Tensor, positive: Tensor, valid: Tensor) -> Tensor:
     """Return whether the halves of a batch are each other's positives: two views of each sample.
 
-    Pairs without a valid row are ignored.
+    Pairs without a valid row are ignored. In a pair with one valid row, a view is missing.
     """
     half = len(target) // 2
     if len(target) % 2:
         return valid.new_zeros(())
-    alike = (positive.roll(half, 0) == target).all(1)
-    return (alike | ~(valid | valid.roll(half))).all()
+    other_valid = valid.roll(half)
+    alike = (positive.roll(half, 0) == target).all(1) & valid & other_valid
+    return (alike | ~(valid | other_valid)).all()
 
 
 def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:

@@ -113,3 +113,20 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
         last = counts.cumsum(0).double()
         ranks.append((last - (counts - 1) / 2)[inverse])
     return torch.corrcoef(torch.stack(ranks))[0, 1]
+
+
+def monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
+    """Return how far a filter curve rises with the eigenvalues: 1 if it is low-pass, -1 if high-pass.
+
+    This is Spearman's rank correlation, divided by the largest value that the ties allow. A filter
+    that maps weak directions to zero, such as a predictor with a bottleneck, gives them equal
+    gains. Its correlation would stay below 1 although no direction is out of order. NaN is left
+    out. Shapes: ``(k,), (k,) -> ()``.
+
+    >>> monotonicity(torch.tensor([3.0, 2.0, 0.0, 0.0]), torch.tensor([9.0, 4.0, 2.0, 1.0]))
+    tensor(1., dtype=torch.float64)
+    """
+    finite = curve.isfinite()
+    curve, lam = curve[finite], lam[finite]
+    largest = spearman(curve.sort().values, lam.sort().values)
+    return spearman(curve, lam) / torch.where(largest > 0, largest, 1.0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra import comparison, ranks
-from rdm_solo.spectra.moments import Moments
+from rdm_solo.spectra.moments import Moments, above_noise
 from rdm_solo.spectra.rows import EPSILON, smoothed_rank
 
 
@@ -39,11 +39,13 @@ class Spectra:
 
     def arrays(self) -> dict[str, Tensor]:
         """Return eigenvalues, curves and counts under their names in files."""
-        return {
-            name: torch.as_tensor(value)
-            for name, value in vars(self).items()
-            if name not in ("scalars", "warning") and value is not None
-        }
+        arrays = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                arrays[name] = torch.atleast_1d(value)  # torchmetrics squeezes single elements
+            elif isinstance(value, int):
+                arrays[name] = torch.as_tensor(value)
+        return arrays
 
 
 def summarize(
@@ -55,16 +57,20 @@ def summarize(
     )
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
-    curve = comparison.filter_curve(moments.lam_p, lam_z)
+    # Online outputs of lower rank, as behind a bottleneck, leave rounding noise in other directions.
+    total = moments.lam_p.sum()
+    curve = comparison.filter_curve(above_noise(moments.lam_p, total), lam_z)
     # Stricter than pairing by rank: the online second moment along the target's eigenvectors.
-    directional = comparison.filter_curve(moments.energy_p, lam_z)
+    directional = comparison.filter_curve(above_noise(moments.energy_p, total), lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
     # Exclude the eigenvectors of rounding noise, which are arbitrary.
     m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))
     scalars = scalars | {
         **_ranks(moments, dim, sampled),
-        "filter/monotonicity": _monotonicity(curve[:leading], lam_z[:leading]),
-        "filter/monotonicity_directional": _monotonicity(directional[:leading], lam_z[:leading]),
+        "filter/monotonicity": comparison.monotonicity(curve[:leading], lam_z[:leading]),
+        "filter/monotonicity_directional": comparison.monotonicity(
+            directional[:leading], lam_z[:leading]
+        ),
     }
     for name, energy, norm in (
         ("alignment/online_target", moments.energy_p, moments.norm_p),
@@ -141,8 +147,3 @@ def _ranks(moments: Moments, dim: int, sampled: bool) -> dict[str, Tensor]:
     if moments.lam_plus is not None:
         values["erank/positive"] = ranks.effective_rank(moments.lam_plus)
     return values
-
-
-def _monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
-    real = curve.isfinite()
-    return comparison.spearman(curve[real], lam[real])

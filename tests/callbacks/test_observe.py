@@ -336,6 +336,20 @@ class Moves(pl.Callback):
             self.layer.weight_v.add_(torch.randn(self.layer.weight_v.shape))
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ["method=swav", "method.kwargs.proj_output_dim=1"],
+        ["method=swav", "method.kwargs.num_prototypes=1"],
+        ["method=dino", "method.kwargs.proj_output_dim=1"],
+    ],
+)
+def test_one_column_is_measured(sizes, tmp_path):
+    diagnostics = Diagnostics(tmp_path)
+    train(make(*sizes), [batch(), batch()], 1, [diagnostics])
+    assert diagnostics.latest.scalars["erank/logits"] == pytest.approx(1)
+
+
 @pytest.mark.parametrize("method", ["swav", "dino"])
 def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tmp_path):
     """The hidden rows of two steps and the weight that is there when the epoch ends."""

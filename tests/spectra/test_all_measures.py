@@ -1,5 +1,7 @@
 """Every measure as BranchSpectra reads it in one pass, against the functions on all rows."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -96,12 +98,44 @@ def test_lidar_needs_both_views_of_each_sample_among_the_rows():
     assert "positive_distance/target" in found
 
 
+def test_lidar_leaves_out_an_epoch_in_which_a_sample_lost_one_view():
+    """NaN in the online output alone drops that row, but not the other view's."""
+    a, b = two_views()
+    target, positive = torch.cat([a, b]), torch.cat([b, a])
+    online = target.clone()
+    online[3] = math.nan
+    metric = BranchSpectra(24)
+    metric.update(online, target, positive)
+    assert int(metric.broken) == 1
+    assert "lidar/target" not in metric.compute().scalars
+    metric.reset()
+    online[3 + len(a)] = math.nan  # the other view
+    metric.update(online, target, positive)
+    kept = torch.arange(len(a)) != 3
+    clean = BranchSpectra(24)
+    clean.update(*[torch.cat([a[kept], b[kept]])] * 2, torch.cat([b[kept], a[kept]]))
+    measured_lidar, expected = (m.compute().scalars["lidar/target"] for m in (metric, clean))
+    assert measured_lidar == pytest.approx(expected, rel=1e-9)
+
+
 def test_uniformity_compares_the_pairs_of_a_few_rows(monkeypatch):
     monkeypatch.setattr(branch_spectra, "PAIRED_ROWS", 100)
     sampled, every = measured(), measured(**ROUTES["all rows"])
     value, whole = (m.compute().scalars["uniformity/target"] for m in (sampled, every))
     assert value != whole
     assert value == pytest.approx(whole, rel=0.1)
+
+
+def test_uniformity_weighs_targets_that_many_rows_share():
+    """10,240 images in 64 equal clusters, whose one-hot targets are the rows."""
+    target = torch.eye(64).repeat(160, 1)
+    metric = BranchSpectra(64, normalize=False)
+    metric.update(torch.rand(10_240, 64, generator=torch.Generator().manual_seed(0)), target)
+    # Two rows are equal with probability 159 / 10239; otherwise their squared distance is 2.
+    equal = 159 / 10_239
+    expected = math.log(equal + (1 - equal) * math.exp(-4))
+    # The sample of 4,096 rows has 64 +- 6 rows of each cluster: a standard error of 0.005.
+    assert metric.compute().scalars["uniformity/target"] == pytest.approx(expected, abs=0.02)
 
 
 def test_too_few_rows_for_the_dimensions_are_named():

@@ -101,6 +101,28 @@ def test_branch_spectra_over_batches_equal_the_definitions():
         assert found.scalars["erank/projection"] == found.scalars["erank/target"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_monotonicity_does_not_rank_rounding_noise(seed):
+    """A predictor with a bottleneck of 8 leaves 24 of 32 directions empty."""
+    draw = torch.Generator().manual_seed(seed)
+    z = features("1/i", 2816, 32, seed=seed)
+    p = z @ torch.randn(32, 8, generator=draw) @ torch.randn(8, 32, generator=draw)
+    found = [spectra_of([p, z], batch) for batch in (2816, 704, 128)]
+    lam_p, lam_z = (
+        torch.linalg.svdvals(torch.nn.functional.normalize(x.double(), dim=1)).square()
+        for x in (p, z)
+    )
+    lam_p[8:] = 0
+    tied = (24**3 - 24) / (32**3 - 32)  # Spearman's correlation is at most the root of 1 - tied
+    correlation = scipy.stats.spearmanr((lam_p / lam_z).sqrt(), lam_z).statistic
+    expected = correlation / math.sqrt(1 - tied)
+    assert expected > 0.9
+    for spectra in found:
+        assert spectra.leading == 32
+        assert spectra.scalars["filter/monotonicity"] == pytest.approx(expected, abs=1e-12)
+        assert not spectra.filter_curve[8:].any()
+
+
 @pytest.mark.parametrize("options", [{}, {"max_dim": 2, "sample": 16}])
 def test_collapsed_outputs_have_finite_scalars_and_missing_ones_are_refused(options):
     metric = BranchSpectra(dim=4, **options)
@@ -117,6 +139,14 @@ def test_collapsed_outputs_have_finite_scalars_and_missing_ones_are_refused(opti
         scalars = metric.compute().scalars
         assert np.isfinite(list(scalars.values())).all()
         assert scalars["erank/target"] == pytest.approx(rank)
+
+
+def test_arrays_of_one_column_keep_their_axis():
+    x = features("gaussian", 20, 1)
+    arrays = spectra_of([x, x, x]).arrays()
+    counts = {"leading", "dimensions", "rows", "sampled"}
+    assert all(arrays[name].shape == (1,) for name in arrays.keys() - counts)
+    assert all(arrays[name].shape == () for name in counts)
 
 
 def test_broken_rows_are_left_out_of_every_sum():
