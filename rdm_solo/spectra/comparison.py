@@ -116,7 +116,7 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
 
 
 def monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
-    """Return how far a filter curve rises with the eigenvalues: 1 if it is low-pass, -1 if high-pass.
+    """Return how steadily a filter curve rises with lambda: 1 if low-pass, -1 if high-pass.
 
     This is Spearman's rank correlation, divided by the largest value that the ties allow. A filter
     that maps weak directions to zero, such as a predictor with a bottleneck, gives them equal

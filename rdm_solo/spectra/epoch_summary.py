@@ -42,7 +42,8 @@ class Spectra:
         arrays = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                arrays[name] = torch.atleast_1d(value)  # torchmetrics squeezes single elements
+                # torchmetrics squeezes arrays with a single element.
+                arrays[name] = value.reshape(-1)
             elif isinstance(value, int):
                 arrays[name] = torch.as_tensor(value)
         return arrays
@@ -57,7 +58,7 @@ def summarize(
     )
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
-    # Online outputs of lower rank, as behind a bottleneck, leave rounding noise in other directions.
+    # Behind a bottleneck, the online outputs leave only rounding noise in many directions.
     total = moments.lam_p.sum()
     curve = comparison.filter_curve(above_noise(moments.lam_p, total), lam_z)
     # Stricter than pairing by rank: the online second moment along the target's eigenvectors.
