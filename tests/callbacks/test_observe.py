@@ -368,7 +368,7 @@ def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tm
     # The layer's own float32 weight: measured 2e-7, with a margin of ten.
     torch.testing.assert_close(spectra.lam_logits, want[:b], rtol=2e-6, atol=2e-6 * float(want[0]))
     assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(want)), rel=1e-5)
-    assert spectra.arrays()["lam_logits"] is spectra.lam_logits
+    assert torch.equal(spectra.arrays()["lam_logits"], spectra.lam_logits)
     # What collapse is judged by: the logits' variance, and the directions of what they are made of.
     around = torch.cat([step - step.mean(0) for step in hidden.split(32)])
     share = float((around @ W.T).square().sum() / logits.square().sum())
