@@ -97,10 +97,26 @@ def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
 
 
 def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    """Return this process's rows ``U sigma g V^T`` of a float64 batch."""
+    """Return this process's rows of a float64 batch, each in the form that rounds less.
+
+    ``U sigma g V^T`` has rounding errors of about ``eps max(sigma g)`` in every row, which is too
+    much for short rows. ``x V g V^T`` has ``eps |x| max(g)``, which is too much for long rows if g
+    is large on weak directions.
+    """
     assert spectrum.factors is not None
     u, vh = spectrum.factors
-    left = u[spectrum.local] * (spectrum.sigma * _nan_if_broken(spectrum, gain))
+    rows = spectrum.rows[spectrum.local]
+    if not len(gain):  # a CPU keeps no direction of a batch of zeros
+        return torch.zeros_like(rows)
+    # Both sides are divided by the batch's scale and by max(g), so that nothing overflows.
+    relative_gain = gain / _largest(gain).clamp_min(torch.finfo(gain.dtype).tiny)
+    reach = _largest(spectrum.sigma / spectrum.scale * relative_gain)
+    lengths = torch.linalg.vector_norm(rows / spectrum.scale, dim=1, keepdim=True)
+
+    gain = _nan_if_broken(spectrum, gain)
+    by_factors = u[spectrum.local] * (spectrum.sigma * gain)
+    by_product = (rows @ vh.mT) * gain
+    left = torch.where(lengths <= reach, by_product, by_factors)
     return _without_negligible(left, spectrum) @ vh
 
 

@@ -79,7 +79,8 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
     is_float64, dual = x.dtype == torch.float64 and not running, n < k and not running
     gathered = dual or is_float64
     # Half-precision rows are gathered before they are converted.
-    rows = (gather_equal(x) if gathered else x).detach().double()
+    # A copy, because broken rows are set to zero in place.
+    rows = (gather_equal(x) if gathered else x).detach().to(torch.float64, copy=True)
     start = rank() * len(x) if gathered else 0
     local = slice(start, start + len(x))
 

@@ -37,12 +37,15 @@ class SpectralFilter(nn.Module):
     The batch is the *global* batch: all processes must pass the same number of rows, and outputs
     and gradients equal those of a single process. Directions of rounding noise (``sigma <=
     relative_cut(...) * sigma_max``), rows with NaN or infinity and rows that are zero up to
-    rounding are mapped to zero; each of the three is logged once. The computation runs in float64
-    outside autocast, regardless of ``torch.set_float32_matmul_precision``, and returns the input's
-    dtype. For float32, rows scaled to unit length have an error of at most
-    3.1e-7 + eps64 (sigma_max / sigma_min)^2. If rows would be too large or small for a loss to
-    normalise, all are multiplied by one constant, which cancels in the normalisation. In
-    ``eval()`` the input is returned unchanged.
+    rounding are mapped to zero; each of the three is logged once. In ``eval()`` the input is
+    returned unchanged.
+
+    The decomposition, W and the target's rows are computed in float64. The online branch multiplies
+    rows (if N < k) and gradients by W in float32, or in float64 if the input is float64 or torch's
+    settings allow TF32 or bfloat16 products. Autocast has no effect, and the result has the input's
+    dtype. For float32, rows scaled to unit length have an error of at most 3.1e-7 + 8 eps64
+    (sigma_max / sigma_min)^max(2, -p). If rows would be too large or small for a loss to normalise,
+    all are multiplied by one constant, which cancels in the normalisation.
 
     A call synchronises with the device once, in the decomposition, and with functions that are not
     elementwise twice more. Counts for warnings are read in
