@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
+from rdm_solo.distributed import sum_over_processes, world_size
 from rdm_solo.lightning import CURRENT, pl
 from rdm_solo.messages import TRAINING, UserError, check_choice, check_installed
 from rdm_solo.methods import backbones
@@ -88,6 +90,7 @@ class _RenamedScalars(pl.LightningModule):
     loss_names: tuple[str, ...] = ()
     labelled = True
     charted = True  # whether charts are drawn; logging them takes a tenth of a step
+    validated = 0  # images of this process in this epoch's validation
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         theirs, name = name, self._our_name(name)
@@ -100,7 +103,26 @@ class _RenamedScalars(pl.LightningModule):
             kwargs["prog_bar"] = True
         if isinstance(value, (int, float)):  # Lightning's copy would synchronise with the device
             value = torch.full((), float(value), device=self.device)
+        if name.startswith("val/") and world_size() > 1:
+            value = value * self._validation_weight()
         super().log(name, value, *args, **kwargs)
+
+    def _validation_weight(self) -> Tensor:
+        """Return this process's images over the mean of all processes.
+
+        The mean of all processes' weighted values is then the mean over all images. Lightning's own
+        ``batch_size`` does not help: it rounds the mean number of images down.
+        """
+        images = torch.tensor(self.validated, dtype=torch.float64, device=self.device)
+        return images * world_size() / sum_over_processes(images.clone())
+
+    def on_validation_epoch_start(self) -> None:
+        super().on_validation_epoch_start()
+        self.validated = 0
+
+    def validation_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self.validated += len(batch[-1])
+        return super().validation_step(batch, *args, **kwargs)
 
     def _our_name(self, name: str) -> str:
         if name in self.loss_names:

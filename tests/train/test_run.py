@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,42 @@ def test_metrics_hold_every_column_for_every_epoch(finished):
         gap = row["erank/target"] - row["erank/online"]
         assert row["erank/gap"] == pytest.approx(gap, rel=1e-4)
         assert row["erank/gap"] > 0
+
+
+class Validated(pl.Callback):
+    """Classifies the images of this process once more: how many it gets right, and their loss."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(3)  # images, correct ones, sum of their losses
+
+    def on_validation_batch_end(self, trainer, pl_module, outputs, batch, *args) -> None:
+        x, labels = batch
+        logits = pl_module.classifier(pl_module.backbone(x))
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        self.sums += torch.stack([torch.tensor(len(x)), (logits.argmax(1) == labels).sum(), loss])
+
+
+def _validate(rank: int, world: int, folder: str, method: str) -> tuple[list[float], list[float]]:
+    """Return what a process validated, and the accuracy and loss that the run logged."""
+    validated, logged = Validated(), {}
+    note = pl.callbacks.LambdaCallback(
+        on_train_end=lambda trainer, module: logged.update(trainer.callback_metrics)
+    )
+    options = [f"method={method}", "trainer.strategy=ddp", f"trainer.devices={world}"]
+    options += ["dataset.num_val=11", "batch_size=8", "max_epochs=1", "scheduler.warmup_epochs=0"]
+    # Something has to ask for the loss of the classifier, which only loggers show.
+    run(Path(folder), *SMALL, *options, "logger=tensorboard", callbacks=[validated, note])
+    names = ("val/acc1", "val/classifier_loss")
+    return validated.sums.tolist(), [float(logged[name]) for name in names]
+
+
+@pytest.mark.parametrize("method", ["simsiam", "byol"])
+def test_an_uneven_validation_set_counts_each_image_once(method, worlds, tmp_path):
+    results = worlds(2).run(_validate, str(tmp_path), method)
+    assert [sums[0] for sums, _ in results] == [5, 6]
+    images, correct, loss = torch.tensor([sums for sums, _ in results]).sum(0).tolist()
+    for _, logged in results:
+        assert logged == pytest.approx([100 * correct / images, loss / images], rel=1e-5)
 
 
 def test_spectra_give_the_same_eranks_as_the_table(finished):
