@@ -24,8 +24,8 @@ from rdm_solo.messages import UserError, check_bool, check_choice, check_integer
 # Detected by content, not by name. Pillow's other formats are refused, since EPS runs Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 
-# A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size if each side of every crop is then still at
-# least this many times as long as its view's side.
+# With ``reduce_jpegs`` a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if each side of every crop is
+# then still at least this many times as long as its view's side.
 OVERSAMPLING = 2.0
 
 
@@ -39,9 +39,11 @@ class DecodeOptions:
     interpolation: str = "bilinear"  #: ``bilinear`` or ``bicubic``, with antialiasing
     workers: int | None = None  #: decoding processes; 0: none; None: one per core, at most 16
     skip_broken: bool = False  #: replace an unreadable image with the next readable one
+    reduce_jpegs: bool = False  #: decode JPEGs much larger than their views at a reduced size
 
     def __post_init__(self) -> None:
         check_bool("dataset.skip_broken", self.skip_broken)
+        check_bool("dataset.reduce_jpegs", self.reduce_jpegs)
         check_integer("dataset.image_size", self.image_size, *SIDES)
         if self.resize is not None:
             most = 2 * SIDES[1]
@@ -137,9 +139,11 @@ def cut_views(
 ) -> list[Tensor]:
     """Return a resized crop for each view; ``boxes`` (``(V, 4)``) refer to the full-size image."""
     height, width = image.height, image.width
-    scale = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
-    fraction = next((r for r in (8, 4, 2) if scale >= r * OVERSAMPLING), 1)
-    x = decode(image, options.channels, fraction if image.format == "JPEG" else 1)
+    fraction = 1
+    if options.reduce_jpegs and image.format == "JPEG":
+        scale = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
+        fraction = next((r for r in (8, 4, 2) if scale >= r * OVERSAMPLING), 1)
+    x = decode(image, options.channels, fraction)
     if x.shape[1:] != (height, width):
         shrink = torch.tensor([x.shape[1] / height, x.shape[2] / width], dtype=torch.float64)
         start = (boxes[:, :2] * shrink).round().long()

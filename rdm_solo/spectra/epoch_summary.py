@@ -67,7 +67,7 @@ def summarize(
     # Exclude the eigenvectors of rounding noise, which are arbitrary.
     m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))
     scalars = scalars | {
-        **_ranks(moments, dim, sampled),
+        **_ranks(moments, rows, dim, sampled),
         "filter/monotonicity": comparison.monotonicity(curve[:leading], lam_z[:leading]),
         "filter/monotonicity_directional": comparison.monotonicity(
             directional[:leading], lam_z[:leading]
@@ -118,7 +118,7 @@ def _warning(rows: int, dim: int, sampled: bool) -> str | None:
     return None
 
 
-def _ranks(moments: Moments, dim: int, sampled: bool) -> dict[str, Tensor]:
+def _ranks(moments: Moments, rows: int, dim: int, sampled: bool) -> dict[str, Tensor]:
     """Return all measures of a single spectrum that can be computed.
 
     RankMe is excluded for sampled rows. It depends on small singular values, and N rows have at
@@ -134,7 +134,7 @@ def _ranks(moments: Moments, dim: int, sampled: bool) -> dict[str, Tensor]:
     }
     for branch, lam in (("online", lam_p), ("target", lam_z)):
         if not sampled:
-            values[f"rankme/{branch}"] = ranks.rankme(lam)
+            values[f"rankme/{branch}"] = ranks.rankme(lam, rows=rows)
         values[f"stable_rank/{branch}"] = ranks.stable_rank(lam)
         values[f"participation_ratio/{branch}"] = ranks.participation_ratio(lam)
     values["nesum/target"] = ranks.nesum(lam_cov)

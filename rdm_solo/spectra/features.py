@@ -77,7 +77,7 @@ class FeatureSpectra(Metric):
         values = {
             "erank/features": ranks.effective_rank(lam),
             "erank/features_centred": ranks.effective_rank(lam_covariance),
-            "rankme/features": ranks.rankme(lam),
+            "rankme/features": ranks.rankme(lam, rows=count),
             "stable_rank/features": ranks.stable_rank(lam),
             "spread/features": rows.spread(C.trace(), self.means_squared / count),
         }

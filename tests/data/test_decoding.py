@@ -71,13 +71,26 @@ def test_clean_images_are_resized_and_cut_out_of_the_middle(shape):
     assert difference.abs().max() <= 1
 
 
+def test_large_jpegs_are_decoded_in_full_by_default(tmp_path):
+    """Fine texture, of which a reduced size would be 3 grey levels off on average."""
+    path = tmp_path / "noise.jpg"
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path, quality=95)
+    box = torch.tensor([[0, 0, 400, 400]])
+    (view,) = decoding.cut_views(open_image(path), box, [40], DecodeOptions())
+    with Image.open(path) as image:
+        expected = v2.functional.resize(v2.functional.pil_to_tensor(image), [40], antialias=True)
+    assert torch.equal(view, expected)
+
+
 def test_large_jpegs_are_decoded_at_a_fraction_and_look_the_same(tmp_path):
     path = tmp_path / "large.jpg"
     picture(7, 1200, 1600).save(path, quality=95)
     boxes = torch.tensor([[0, 0, 1200, 1600], [100, 200, 900, 800], [301, 401, 500, 500]])
     for fraction, sizes in ((8, [32] * 2), (4, [56] * 2), (2, [112] * 3), (1, [224] * 3)):
         image = open_image(path)
-        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, DecodeOptions())
+        options = DecodeOptions(reduce_jpegs=True)
+        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, options)
         assert image.width == 1600 // fraction
         whole = decoding.decode(open_image(path))
         for crop, box, size in zip(got, boxes, sizes):

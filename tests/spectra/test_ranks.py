@@ -9,7 +9,9 @@ from scipy.linalg import eigh, sqrtm
 from torch import Tensor
 
 from rdm_solo.spectra import (
+    BranchSpectra,
     alpha_req,
+    correlation,
     effective_rank,
     lidar,
     nesum,
@@ -88,6 +90,22 @@ def test_flat_spectra_one_direction_nothing_and_nan(measure):
     assert float(measure(torch.eye(1, 40)[0])) == pytest.approx(1, rel=1e-4)
     assert float(measure(torch.zeros(40))) == 0
     assert math.isnan(measure(torch.tensor([math.nan, 1.0])))
+
+
+@pytest.mark.parametrize(("n", "k"), [(20, 64), (64, 20), (20, 20)])
+def test_rankme_has_a_term_for_each_singular_value(n, k):
+    """min(N, k) of them, also where the last are zero."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 5, generator=draw).double() @ torch.randn(5, k, generator=draw).double()
+    sigma = np.linalg.svd(x, compute_uv=False)
+    sigma[5:] = 0
+    p = sigma / sigma.sum() + 1e-7
+    assert len(p) == min(n, k)
+    expected = np.exp(-(p * np.log(p)).sum())
+    assert float(rankme(correlation(x), rows=n)) == pytest.approx(expected, rel=1e-12)
+    metric = BranchSpectra(k, normalize=False)
+    metric.update(x, x)
+    assert metric.compute().scalars["rankme/target"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_flat_spectrum_is_a_power_law_with_the_exponent_0():
