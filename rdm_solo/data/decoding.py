@@ -24,8 +24,8 @@ from rdm_solo.messages import UserError, check_bool, check_choice, check_integer
 # Detected by content, not by name. Pillow's other formats are refused, since EPS runs Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 
-# With ``reduce_jpegs`` a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if each side of every crop is
-# then still at least this many times as long as its view's side.
+# With ``reduce_jpegs`` a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if each side of every crop
+# is then still at least this many times as long as its view's side.
 OVERSAMPLING = 2.0
 
 
