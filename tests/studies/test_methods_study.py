@@ -1,6 +1,7 @@
 """The page that compares all methods."""
 
 import itertools
+import math
 import re
 import statistics
 
@@ -14,6 +15,7 @@ from studies import table, training
 from studies.methods import runs
 from studies.methods.figure import PANELS, figure
 from studies.methods.page import BESIDE, RANKS, appendix, page
+from studies.table import series
 
 RECORDED = table.read(ROOT / "studies" / "methods" / "runs.csv")
 COMPARED = [n for n, m in METHODS.items() if not (m.softmax or m.labels or m.symmetric)]
@@ -60,11 +62,12 @@ def test_the_recorded_correlations_are_scipys():
     for measure, column in RANKS.items():
         pairs = []
         for name in COMPARED:
-            of_seeds = [
-                [float(one[c].split()[-1]) for c in (column, "val/knn_acc1")]
+            last = [
+                [series(one[c])[-1] for c in (column, "val/knn_acc1")]
                 for one in RECORDED
-                if one["method"] == name and "nan" not in one[column]
+                if one["method"] == name and one[column]
             ]
+            of_seeds = [values for values in last if not any(map(math.isnan, values))]
             if of_seeds:
                 pairs.append([statistics.fmean(values) for values in zip(*of_seeds)])
         n, correlation = correlation_on_the_page(text, measure)
