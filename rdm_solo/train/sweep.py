@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.arguments import compose, quote, register_resolvers, time_or_job
 from rdm_solo.train import checks
-from rdm_solo.train.processes import PARENT, SWEEP_FOLDER
+from rdm_solo.train.processes import PARENT, SWEEP_FOLDER, exit_with_parent
 
 if TYPE_CHECKING:  # Hydra imports this module even for --help
     import rdm_solo.runs.folder
@@ -75,6 +75,9 @@ def run_command(cfg: DictConfig) -> float:
     """
     from hydra.core.hydra_config import HydraConfig
 
+    # A worker that the sweep started directly, as joblib's, would outlive a killed sweep.
+    if os.environ.get(PARENT) == str(os.getppid()):
+        exit_with_parent()
     return start(HydraConfig.get(), cfg.optimized_metric)
 
 

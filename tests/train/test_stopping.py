@@ -107,6 +107,24 @@ def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
     assert not processes_in(tmp_path)
 
 
+@pytest.mark.process
+def test_the_runs_of_a_joblib_sweep_end_with_the_sweep(tmp_path):
+    """joblib's workers, which start the runs, would train all of them without their parent."""
+    options = ["-m", *RUN, "seed=0,1,2", "hydra.sweep.dir=sweep", "hydra/launcher=joblib"]
+    process = started("rdm_solo.train", *options, "hydra.launcher.n_jobs=2", cwd=tmp_path)
+    for line in process.stdout:
+        if line.startswith("epoch 2/"):
+            break
+    process.kill()
+    until = time.monotonic() + 30
+    while processes_in(tmp_path) and time.monotonic() < until:
+        time.sleep(0.2)
+    left = processes_in(tmp_path)
+    for number in left:
+        os.kill(number, signal.SIGKILL)
+    assert not left
+
+
 @pytest.mark.long
 @pytest.mark.process
 def test_drill_killed_and_stopped_runs_resume(tmp_path):
