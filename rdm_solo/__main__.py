@@ -1,6 +1,5 @@
 """The entry point of ``python -m rdm_solo COMMAND ...`` and of the script ``rdm-solo``."""
 
-import os
 import runpy
 import sys
 
@@ -23,7 +22,8 @@ def main() -> None:
     """Run the named command, or list all commands."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
-        sys.path.append(os.getcwd())  # the user's own modules, after all installed ones
+        # The user's own modules, after all installed ones.
+        sys.path.append(terminal.working_directory())
         runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
     elif name in ("-h", "--help"):
         print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import tempfile
 import warnings
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, first_line
 
 IRRELEVANT_WARNINGS = (
     # Lightning's advice on any machine with SLURM.
@@ -45,13 +46,30 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
+def working_directory() -> str:
+    """Return the working directory; fail if it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        fail("the working directory was deleted: change to another folder.")
+
+
 @contextlib.contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Exit without a traceback on Ctrl-C and on a UserError, whose message is printed."""
+    """Exit without a traceback on Ctrl-C and on errors that the user can fix."""
+    working_directory()
     try:
         yield
     except UserError as error:
         fail(str(error))
+    except RuntimeError as error:
+        # torch raises this from a signal handler, so it may come from any line.
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        fail(
+            f"{first_line(error)} Too little memory is the likeliest cause: lower dataset.workers "
+            "or batch_size, then repeat the command, which resumes the run."
+        )
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

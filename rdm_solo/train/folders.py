@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.distributed import broadcast_object, world_size
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
 from rdm_solo.train import processes
@@ -142,13 +143,24 @@ def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
     ownership.write_owner(folder, **record, stalled=stalled)
 
 
+class _LogFile(logging.FileHandler):
+    """A log file that is given up with a warning if it cannot be written, as on a full disk."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        logging.getLogger().removeHandler(self)
+        error = sys.exc_info()[1] or OSError("unknown error")
+        reason = first_line(error)
+        log.warning(f"warning: {self.baseFilename} has no further lines ({reason})")
+
+
 @contextlib.contextmanager
 def _log_file(path: Path) -> Iterator[None]:
     with writing(path):
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _LogFile(path, encoding="utf-8")
     logging.getLogger().addHandler(handler)
     try:
         yield
     finally:
         logging.getLogger().removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # the disk may be full
+            handler.close()

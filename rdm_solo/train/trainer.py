@@ -55,10 +55,7 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
         callbacks = [c for c in callbacks if c not in bars]
     options["enable_progress_bar"] &= bool(bars)  # otherwise Lightning adds its own bar
     slurm = pl.plugins.environments.SLURMEnvironment
-    # Lightning's requeueing saves in mid-epoch, and a run cannot resume exactly from there.
-    cluster = [slurm(auto_requeue=False)] if slurm.detect() else []
-    defaults = {
-        "plugins": [CheckpointFiles(folder), *cluster],
+    defaults: dict[str, Any] = {
         "default_root_dir": folder,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
@@ -66,6 +63,9 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
         "log_every_n_steps": 1,
     }
     try:
+        # Lightning's requeueing saves in mid-epoch, and a run cannot resume exactly from there.
+        cluster = [slurm(auto_requeue=False)] if slurm.detect() else []
+        defaults["plugins"] = [CheckpointFiles(folder), *cluster]
         return pl.Trainer(
             max_epochs=cfg.max_epochs,
             logger=False,  # loggers are opened once the run owns its folder

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import rdm_solo.__main__
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.messages import UserError
 
@@ -86,3 +87,19 @@ def test_paths_with_signs_arrive_as_they_were_passed(path, jobs):
 def test_ctrl_c_exits_with_the_status_that_shells_report():
     with pytest.raises(SystemExit, match="130"), terminal.errors_without_traceback():
         raise KeyboardInterrupt
+
+
+def test_a_deleted_working_directory_is_named(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train"])
+    with pytest.raises(SystemExit), terminal.errors_without_traceback():
+        pass
+    with pytest.raises(SystemExit) as exit:
+        rdm_solo.__main__.main()
+    monkeypatch.chdir(tmp_path)
+    assert exit.value.code == 2
+    sentence = "error: the working directory was deleted: change to another folder.\n"
+    assert capsys.readouterr().err == 2 * sentence

@@ -11,6 +11,7 @@ from PIL import Image
 from support.image_files import SIZE, a_pair, epoch_of, loader, picture, same, spoil, write_tree
 
 from rdm_solo import data
+from rdm_solo.cli import terminal
 from rdm_solo.data import DataError, folders
 from rdm_solo.data.file_loader import MAX_TMPDIR_BYTES
 
@@ -147,3 +148,21 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
         batches = loader(tmp_path, part, batch_size=4, source={"skip_broken": True})
         with pytest.raises(DataError, match=f"is not an image: {number} unreadable images are too"):
             list(batches)
+
+
+def test_a_killed_worker_is_an_error_that_says_what_to_do(tree, capsys):
+    others = set(multiprocessing.active_children())
+    batches = loader(tree, batch_size=2, source={"workers": 1})
+
+    def kill_worker() -> None:
+        for _ in batches:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()
+                worker.join()
+
+    with pytest.raises(SystemExit) as exit, terminal.errors_without_traceback():
+        kill_worker()
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: DataLoader worker")
+    assert "lower dataset.workers" in error

@@ -1,5 +1,6 @@
 """The same command in the same folder resumes; what else may happen to a run's folder."""
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.small_runs import SMALL, CutInEpoch, rows, run
 from rdm_solo.cli import arguments
 from rdm_solo.messages import UserError
 from rdm_solo.runs.ownership import FolderTaken
+from rdm_solo.train import folders
 
 OPTIONS = [*SMALL, "filter=target_pow", "p=-0.5", "trainer.enable_progress_bar=false"]
 RUN = [*OPTIONS, "max_epochs=3", "scheduler.warmup_epochs=1", "hydra.run.dir=run"]
@@ -180,3 +182,21 @@ def test_default_names_never_collide():
     )
     assert first != second
     assert first.endswith("_simsiam_target_pow")
+
+
+def test_a_full_disk_ends_the_log_with_one_warning(capfd, caplog):
+    """/dev/full can be opened, and has no space left for any line."""
+    with folders._log_file(Path("/dev/full")):
+        for number in range(3):
+            logging.getLogger("rdm_solo").warning("line %d", number)
+    warnings = [record.getMessage() for record in caplog.records if "/dev/full" in record.message]
+    assert len(warnings) == 1
+    assert "No space left on device" in warnings[0]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_slurm_tasks_that_lightning_refuses_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    with pytest.raises(UserError, match="--ntasks-per-node=4"):
+        run(tmp_path / "run", *SMALL)
