@@ -364,6 +364,7 @@ def spectra(bench: Bench) -> None:
     bench.table(["part", "time"], rows)
 
 
+COUNT = 4  # epochs of a run, of which the first is not timed
 NONE = [
     "diagnostics.every_n_epochs=0",
     "knn.every_n_epochs=0",
@@ -402,7 +403,7 @@ def epochs(bench: Bench) -> None:
     size = ["dataset.num_train=50000", "dataset.num_val=10000", "batch_size=256"]
     size += ["backbone.name=resnet18", "knn.every_n_epochs=1"]
     size += ["trainer=gpu", "trainer.precision=bf16-mixed"]
-    count = 4
+    count = COUNT
     if bench.small:
         size = [*SMALL, "dataset.num_train=64", "dataset.num_val=32"]
         size += ["knn.every_n_epochs=1", "trainer=cpu"]
