@@ -63,12 +63,12 @@ def errors_without_traceback() -> Iterator[None]:
     except UserError as error:
         fail(str(error))
     except RuntimeError as error:
-        # torch raises this from a signal handler, so it may come from any line.
+        # torch's handler of SIGCHLD raises this, so it can interrupt any line.
         if not str(error).startswith("DataLoader worker"):
             raise
         fail(
-            f"{first_line(error)} Too little memory is the likeliest cause: lower dataset.workers "
-            "or batch_size, then repeat the command, which resumes the run."
+            f"{first_line(error)} Too little memory is the likeliest cause: resume the run with a "
+            "lower dataset.workers."
         )
     except KeyboardInterrupt:
         raise SystemExit(130) from None

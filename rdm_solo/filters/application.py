@@ -97,7 +97,7 @@ def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
 
 
 def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    """Return this process's rows of a float64 batch, each in the form that rounds less.
+    """Return this process's rows of a float64 batch, each in the form with the smaller error bound.
 
     ``U sigma g V^T`` has rounding errors of about ``eps max(sigma g)`` in every row, which is too
     much for short rows. ``x V g V^T`` has ``eps |x| max(g)``, which is too much for long rows if g

@@ -43,9 +43,10 @@ class SpectralFilter(nn.Module):
     The decomposition, W and the target's rows are computed in float64. The online branch multiplies
     rows (if N < k) and gradients by W in float32, or in float64 if the input is float64 or torch's
     settings allow TF32 or bfloat16 products. Autocast has no effect, and the result has the input's
-    dtype. For float32, rows scaled to unit length have an error of at most 3.1e-7 + 8 eps64
-    (sigma_max / sigma_min)^max(2, -p). If rows would be too large or small for a loss to normalise,
-    all are multiplied by one constant, which cancels in the normalisation.
+    dtype. For float32 and sigma^p, rows scaled to unit length have an error of at most 3.1e-7 + 16
+    eps64 (sigma_max / sigma_min)^max(2, -p); the largest factor found was 7.3. If rows would be too
+    large or small for a loss to normalise, all are multiplied by one constant, which cancels in the
+    normalisation.
 
     A call synchronises with the device once, in the decomposition, and with functions that are not
     elementwise twice more. Counts for warnings are read in

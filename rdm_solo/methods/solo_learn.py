@@ -38,6 +38,15 @@ SCALARS = {
 }
 # Scalars of the online classifier, which mean nothing without labels.
 LABEL_SCALARS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
+# Scalars of the images that a process validates, whose number differs between processes.
+VALIDATION_SCALARS = {
+    "val/classifier_loss",
+    "val/acc1",
+    "val/acc5",
+    "momentum_val_loss",
+    "momentum_val_acc1",
+    "momentum_val_acc5",
+}
 # Scalars that are always logged; the others are needed only by charts.
 TABLE_SCALARS = {"train/loss", "val/acc1"}
 
@@ -103,18 +112,18 @@ class _RenamedScalars(pl.LightningModule):
             kwargs["prog_bar"] = True
         if isinstance(value, (int, float)):  # Lightning's copy would synchronise with the device
             value = torch.full((), float(value), device=self.device)
-        if name.startswith("val/") and world_size() > 1:
+        if name in VALIDATION_SCALARS and world_size() > 1:
             value = value * self._validation_weight()
         super().log(name, value, *args, **kwargs)
 
     def _validation_weight(self) -> Tensor:
-        """Return this process's images over the mean of all processes.
+        """Return this process's number of images, divided by the mean number per process.
 
-        The mean of all processes' weighted values is then the mean over all images. Lightning's own
+        The processes' mean of weighted values is then the mean over all images. Lightning's own
         ``batch_size`` does not help: it rounds the mean number of images down.
         """
         images = torch.tensor(self.validated, dtype=torch.float64, device=self.device)
-        return images * world_size() / sum_over_processes(images.clone())
+        return self.validated * world_size() / sum_over_processes(images)
 
     def on_validation_epoch_start(self) -> None:
         super().on_validation_epoch_start()

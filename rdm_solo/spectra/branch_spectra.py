@@ -101,6 +101,8 @@ class BranchSpectra(Metric):
             self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
         for name in ("count", "broken", "batches", "with_positives", "in_pairs"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        # Relative spacing of the online outputs' numbers; no state, because all processes have one.
+        self.spacing = 0.0
 
     @torch.no_grad()
     def update(
@@ -128,6 +130,7 @@ class BranchSpectra(Metric):
         self.count += valid.sum()
         self.broken += (~valid).sum()
         self.batches += 1
+        self.spacing = max(self.spacing, torch.finfo(online.dtype).eps)
         self.with_positives += positive is not None
         if self.sampled:
             blocks = (self._rows(y[rows], valid[rows]) for rows in row_blocks(*y.shape))
@@ -234,7 +237,8 @@ class BranchSpectra(Metric):
         else:
             moments, measured = self._from_sums(count, with_positives > 0, kept)
         rows = len(kept) if self.sampled else count
-        return summarize(moments, scalars | measured, self.m, rows, self.dim, self.sampled)
+        scalars |= measured
+        return summarize(moments, scalars, self.m, rows, self.dim, self.sampled, self.spacing)
 
     def _kept_rows(self) -> Tensor:
         """Return the kept rows, ``(n, 4 or 1, k)``, in the order of their hashes."""
@@ -309,7 +313,7 @@ def full_gram(upper: Tensor) -> Tensor:
 def in_pairs(target: Tensor, positive: Tensor, valid: Tensor) -> Tensor:
     """Return whether the halves of a batch are each other's positives: two views of each sample.
 
-    Pairs without a valid row are ignored. In a pair with one valid row, a view is missing.
+    Pairs without a valid row are ignored. A pair with only one valid row makes the result False.
     """
     half = len(target) // 2
     if len(target) % 2:

@@ -118,15 +118,20 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
 def monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
     """Return how steadily a filter curve rises with lambda: 1 if low-pass, -1 if high-pass.
 
-    This is Spearman's rank correlation, divided by the largest value that the ties allow. A filter
-    that maps weak directions to zero, such as a predictor with a bottleneck, gives them equal
-    gains. Its correlation would stay below 1 although no direction is out of order. NaN is left
-    out. Shapes: ``(k,), (k,) -> ()``.
+    This is Spearman's rank correlation, divided by the largest absolute value that the ties allow.
+    A filter that maps weak directions to zero, such as a predictor with a bottleneck, gives them
+    equal gains. Its correlation would stay below 1 although no direction is out of order. NaN is
+    left out. Shapes: ``(k,), (k,) -> ()``.
 
     >>> monotonicity(torch.tensor([3.0, 2.0, 0.0, 0.0]), torch.tensor([9.0, 4.0, 2.0, 1.0]))
     tensor(1., dtype=torch.float64)
     """
     finite = curve.isfinite()
     curve, lam = curve[finite], lam[finite]
-    largest = spearman(curve.sort().values, lam.sort().values)
-    return spearman(curve, lam) / torch.where(largest > 0, largest, 1.0)
+    correlation = spearman(curve, lam)
+    if correlation == 0:
+        return correlation
+    # The same values in the best order for this sign.
+    descending = bool(correlation < 0)
+    in_order = spearman(curve.sort().values, lam.sort(descending=descending).values)
+    return correlation / in_order.abs()

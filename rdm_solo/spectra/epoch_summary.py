@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra import comparison, ranks
-from rdm_solo.spectra.moments import Moments, above_noise
+from rdm_solo.spectra.moments import Moments
 from rdm_solo.spectra.rows import EPSILON, smoothed_rank
 
 
@@ -50,19 +50,31 @@ class Spectra:
 
 
 def summarize(
-    moments: Moments, scalars: dict[str, Tensor], m: int, rows: int, dim: int, sampled: bool
+    moments: Moments,
+    scalars: dict[str, Tensor],
+    m: int,
+    rows: int,
+    dim: int,
+    sampled: bool,
+    spacing: float,
 ) -> Spectra:
-    """Compute an epoch's results from its moments on the CPU, and add ``scalars`` to them."""
+    """Compute an epoch's results from its moments on the CPU, and add ``scalars`` to them.
+
+    ``spacing`` is the eps of the online outputs' dtype.
+    """
     moments = moments._replace(
         **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
     )
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
-    # Behind a bottleneck, the online outputs leave only rounding noise in many directions.
-    total = moments.lam_p.sum()
-    curve = comparison.filter_curve(above_noise(moments.lam_p, total), lam_z)
+    # Behind a bottleneck, the online outputs have only rounding noise in many directions. Rounding
+    # to a dtype adds up to about eps^2 / 6k of the total to each of k directions (measured).
+    noise = max(ranks.ROUNDING, spacing**2 / dim) * moments.lam_p.sum()
+    lam_p = moments.lam_p.where(moments.lam_p > noise, 0.0)
+    energy_p = moments.energy_p.where(moments.energy_p > noise, 0.0)
+    curve = comparison.filter_curve(lam_p, lam_z)
     # Stricter than pairing by rank: the online second moment along the target's eigenvectors.
-    directional = comparison.filter_curve(above_noise(moments.energy_p, total), lam_z)
+    directional = comparison.filter_curve(energy_p, lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
     # Exclude the eigenvectors of rounding noise, which are arbitrary.
     m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))

@@ -144,13 +144,21 @@ def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that is given up with a warning if it cannot be written, as on a full disk."""
+    """A log file that ends with a warning elsewhere if the disk is full."""
+
+    ended = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.ended:
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        logging.getLogger().removeHandler(self)
-        error = sys.exc_info()[1] or OSError("unknown error")
-        reason = first_line(error)
-        log.warning(f"warning: {self.baseFilename} has no further lines ({reason})")
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self.ended = True
+        log.warning(f"warning: {self.baseFilename} has no further lines ({first_line(error)})")
 
 
 @contextlib.contextmanager

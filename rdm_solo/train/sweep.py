@@ -75,7 +75,7 @@ def run_command(cfg: DictConfig) -> float:
     """
     from hydra.core.hydra_config import HydraConfig
 
-    # A worker that the sweep started directly, as joblib's, would outlive a killed sweep.
+    # joblib's workers are children of the sweep and would outlive it if it were killed.
     if os.environ.get(PARENT) == str(os.getppid()):
         exit_with_parent()
     return start(HydraConfig.get(), cfg.optimized_metric)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import BranchSpectra, alignment, correlation, effective_rank, spearman
+from rdm_solo.spectra.comparison import monotonicity
 from rdm_solo.spectra.logits import StepCorrelation, low_rank_spectrum
 
 
@@ -101,12 +102,31 @@ def test_branch_spectra_over_batches_equal_the_definitions():
         assert found.scalars["erank/projection"] == found.scalars["erank/target"]
 
 
+@pytest.mark.parametrize(
+    ("curve", "lam", "expected"),
+    [
+        ([3, 2, 0, 0], [9, 4, 2, 1], 1),
+        ([0, 0, 2, 3], [9, 4, 2, 1], -1),
+        ([0, 0, 1], [2, 2, 1], -1),  # ties in both
+        ([0, 0, 0, 1], [2, 2, 2, 1], -1),
+        ([1, 1, 0], [2, 2, 1], 1),
+        ([1, 1, 1], [3, 2, 1], 0),
+        ([2, 3, math.nan], [2, 1, 5], -1),
+    ],
+)
+def test_monotonicity_is_1_where_no_direction_is_out_of_order(curve, lam, expected):
+    curve, lam = (torch.tensor(x, dtype=torch.float64) for x in (curve, lam))
+    assert float(monotonicity(curve, lam)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("seed", range(4))
-def test_monotonicity_does_not_rank_rounding_noise(seed):
+def test_monotonicity_does_not_rank_rounding_noise(seed, dtype):
     """A predictor with a bottleneck of 8 leaves 24 of 32 directions empty."""
     draw = torch.Generator().manual_seed(seed)
     z = features("1/i", 2816, 32, seed=seed)
     p = z @ torch.randn(32, 8, generator=draw) @ torch.randn(8, 32, generator=draw)
+    p = p.to(dtype)
     found = [spectra_of([p, z], batch) for batch in (2816, 704, 128)]
     lam_p, lam_z = (
         torch.linalg.svdvals(torch.nn.functional.normalize(x.double(), dim=1)).square()

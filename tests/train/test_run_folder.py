@@ -189,10 +189,21 @@ def test_a_full_disk_ends_the_log_with_one_warning(capfd, caplog):
     with folders._log_file(Path("/dev/full")):
         for number in range(3):
             logging.getLogger("rdm_solo").warning("line %d", number)
-    warnings = [record.getMessage() for record in caplog.records if "/dev/full" in record.message]
-    assert len(warnings) == 1
-    assert "No space left on device" in warnings[0]
+    messages = [record.getMessage() for record in caplog.records]
+    assert sorted(m for m in messages if "/dev/full" not in m) == ["line 0", "line 1", "line 2"]
+    (warning,) = (message for message in messages if "/dev/full" in message)
+    assert "No space left on device" in warning
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_line_that_cannot_be_formatted_does_not_end_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # which would print a traceback
+    path = tmp_path / "train.log"
+    with folders._log_file(path):
+        for value in ("many", 2):
+            handler = logging.getLogger().handlers[-1]
+            handler.handle(logging.LogRecord("x", 30, "", 0, "%d items", (value,), None))
+    assert path.read_text() == "2 items\n"
 
 
 def test_slurm_tasks_that_lightning_refuses_are_named(tmp_path, monkeypatch):

@@ -115,6 +115,7 @@ def test_the_runs_of_a_joblib_sweep_end_with_the_sweep(tmp_path):
     for line in process.stdout:
         if line.startswith("epoch 2/"):
             break
+    assert len(processes_in(tmp_path)) >= 5  # the sweep, two workers, two runs
     process.kill()
     until = time.monotonic() + 30
     while processes_in(tmp_path) and time.monotonic() < until:
