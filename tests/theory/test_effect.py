@@ -121,3 +121,14 @@ def test_a_filter_that_falls_within_the_spectrum_has_no_inverse_there():
     effect = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
     lam_p, lam_z = (lam.sort(descending=True).values for lam in (effect.lam_p, effect.lam_z))
     torch.testing.assert_close(filter_effect.relation(effect)(lam_p), lam_z, rtol=1e-9, atol=0)
+
+
+def test_an_online_filter_is_inverted_between_the_previewed_values():
+    """Pairing by rank would interpolate linearly, on log axes, between two far values."""
+    effect = seen("online", "log1p", sigma=torch.tensor([100.0, 0.1]).double())
+    sigma = torch.tensor([30.0, 3.0, 0.3], dtype=torch.float64)
+    filtered = (sigma * sigma.log1p()).square()
+    total = float((effect.sigma * effect.sigma.log1p()).square().sum())
+    expected = sigma.square() / float(effect.sigma.square().sum())
+    target = filter_effect.relation(effect)(filtered / total)
+    torch.testing.assert_close(target, expected, rtol=1e-3, atol=0)
