@@ -1,16 +1,17 @@
 """Every method trains as solo-learn's own class does, and filters have their place in it."""
 
-import functools
 import math
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import ROOT
+from filelock import FileLock
 from omegaconf import OmegaConf
 from support import solo_learn_alone
 from support.small_methods import batch, configure, loss_of, make
@@ -35,9 +36,6 @@ OWN_SIZES = {
     "wmse": {"proj_output_dim": 6, "whitening_eps": 0.1},
 }
 RATE = 0.02
-# These have most of what is ours: a filter behind a queue and momentum, clusters, whitening.
-FIRST = ["nnbyol", "deepclusterv2", "wmse"]
-OTHERS = [name for name in THEIRS if name not in FIRST]
 # Values in solo-learn's files that differ: the paper has no queue, and nothing reads the others.
 NOT_TAKEN_OVER = {
     "simsiam": {"temperature"},
@@ -97,36 +95,35 @@ def by_solo_learns_names(cfg) -> dict:
     return arguments
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> Callable[[str], dict]:
-    """Train solo-learn's own classes in a process without this package, several at once."""
-
-    @functools.cache
-    def train(*names: str) -> dict:
-        folder = tmp_path_factory.mktemp("alone")
-        together = {name: by_solo_learns_names(small(name)) for name in names}
-        settings = {"current": solo_learn.CURRENT, "length": LENGTH, "methods": together}
-        torch.save(settings, folder / "in.pt")
-        command = [sys.executable, solo_learn_alone.__file__, "in.pt", "out.pt"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return torch.load(folder / "out.pt", weights_only=True)
-
-    return lambda name: train(*(FIRST if name in FIRST else OTHERS))[name]
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory) -> dict[str, Any]:
+    """Train solo-learn's own classes in one process without this package."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share one folder, and train once
+        folder = folder.parent
+    results = folder / "solo_learn_alone.pt"
+    with FileLock(folder / "solo_learn_alone.lock"):
+        if not results.exists():
+            together = {name: by_solo_learns_names(small(name)) for name in THEIRS}
+            settings = {"current": solo_learn.CURRENT, "length": LENGTH, "methods": together}
+            torch.save(settings, folder / "solo_learn_settings.pt")
+            files = [str(folder / "solo_learn_settings.pt"), str(results)]
+            command = [sys.executable, solo_learn_alone.__file__, *files]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    return torch.load(results, weights_only=True)
 
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name", [*FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
-)
+@pytest.mark.parametrize("name", THEIRS)
 def test_it_trains_as_solo_learn_does_without_this_package(name, alone, monkeypatch):
     """Without a schedule, since All4One's transformer has a rate of its own."""
     monkeypatch.setattr(optimizers.WarmupCosine, "_rate", lambda schedule, base, step: base)
     torch.manual_seed(0)
     model = methods.build(small(name))
     losses, state = solo_learn_alone.trained(model, pl, **LENGTH[name])
-    their_losses, their_state = alone(name)
+    their_losses, their_state = alone[name]
     if name == "deepclusterv2":  # solo-learn's first epoch has no loss but the classifier's
         assert all(map(math.isnan, their_losses[:2]))
         assert all(map(math.isfinite, losses[:2]))
