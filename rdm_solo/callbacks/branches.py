@@ -21,6 +21,16 @@ class Outputs(NamedTuple):
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
     features: Sequence[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
 
+    def without_features(self, device: torch.device) -> "Outputs":
+        """Return the branches' outputs on a device."""
+        return Outputs(
+            online=self.online.to(device),
+            target=self.target.to(device),
+            positive=None if self.positive is None else self.positive.to(device),
+            projection=self.projection.to(device),
+            hidden=None if self.hidden is None else self.hidden.to(device),
+        )
+
 
 class Observer:
     """Record the outputs of a module's branches in steps requested with ``record_next_step``.
@@ -96,7 +106,12 @@ class Observer:
             for name in ("online", "target", "positive", "projection")
             if step_output.get(name) is not None
         }
-        return Outputs(**{"positive": None, "projection": outputs["target"], **outputs})
+        return Outputs(
+            online=outputs["online"],
+            target=outputs["target"],
+            positive=outputs.get("positive"),
+            projection=outputs.get("projection", outputs["target"]),
+        )
 
     @torch.no_grad()
     def weight(self) -> Tensor | None:
@@ -105,7 +120,8 @@ class Observer:
         if layer is None:
             return None
         layer(layer.weight.new_zeros(1, layer.in_features))  # so that weight norm updates it
-        return layer.weight.detach()
+        weight: Tensor = layer.weight.detach()
+        return weight
 
     def _register(self) -> None:
         """Register the hooks."""
@@ -168,7 +184,7 @@ class Hook:
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
         self.watched, self.record = watched, record
 
-    @torch.compiler.disable  # torch 2.15 fails to trace it, because it appends to a list
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch 2.15 fails to trace it, because it appends to a list
     def __call__(self, module: nn.Module, *call: Any) -> None:
         if self.record and (module is self.watched or getattr(module, "_is_replica", False)):
             self.record(*call)

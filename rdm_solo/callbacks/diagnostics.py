@@ -95,9 +95,11 @@ class Diagnostics(pl.Callback):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         from rdm_solo.runs import spectra_files
 
+        if self.observer is None:
+            return
         epoch = trainer.current_epoch + 1
         self.latest = latest = self.spectra.end_epoch(epoch, self.observer)
-        if latest is None:
+        if latest is None or self.spectra.metric is None:
             return
         k = self.spectra.metric.dim
         if latest.lam_logits is not None and k > 1 and "train/loss" in trainer.callback_metrics:

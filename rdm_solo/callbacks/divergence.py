@@ -36,7 +36,7 @@ class Diverged(UserError, FloatingPointError):
         return {"epoch": self.epoch, "step": self.step, "what": self.description}
 
 
-class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
+class DivergenceGuard(pl.Callback):
     """Raise :class:`Diverged` if a loss or a weight is not finite.
 
     Losses are checked every ``EVERY`` steps, so that steps do not synchronise with the device.

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+from tqdm.contrib.logging import (  # type: ignore[import-untyped, unused-ignore]
+    logging_redirect_tqdm,
+)
 
 from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.distributed import gather_objects
@@ -129,7 +131,7 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
     return f"{f'epoch {epoch}/{epochs}' if epoch else 'before training'}: {', '.join(words)}"
 
 
-class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
+class SkippedImages(pl.Callback):
     """List the images that any process skipped in ``skipped.txt``, and log the first ones."""
 
     def __init__(self, folder: Path) -> None:
@@ -137,7 +139,8 @@ class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
         self.lines: dict[str, str] = {}  # by path
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        epoch, new = trainer.current_epoch + 1, {}
+        epoch = trainer.current_epoch + 1
+        new: dict[str, str] = {}
         for reasons in gather_objects(trainer.datamodule.skipped()):
             new |= {path: reason for path, reason in reasons.items() if path not in self.lines}
         for path in sorted(new):

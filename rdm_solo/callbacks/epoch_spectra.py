@@ -71,7 +71,7 @@ class EpochSpectra:
         device = device if has_float64(device) else torch.device("cpu")
         if outputs.features is not None:
             self._add_features([x.to(device) for x in outputs.features])
-        outputs = Outputs(*(x if x is None else x.to(device) for x in outputs[:-1]))
+        outputs = outputs.without_features(device)
         if self.metric is None:
             self.metric = BranchSpectra(
                 outputs.online.shape[1],
@@ -86,7 +86,7 @@ class EpochSpectra:
 
                 self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(device)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
-        if self.hidden is not None:
+        if self.hidden is not None and outputs.hidden is not None:
             self.hidden.update(outputs.hidden)
 
     def _add_features(self, views: list[torch.Tensor]) -> None:
@@ -159,7 +159,9 @@ class EpochSpectra:
 
         # torchmetrics squeezes matrices with a single element.
         C, C_means = map(torch.atleast_2d, self.hidden.compute())
-        weight = observer.weight().to(C)
+        weight = observer.weight()
+        assert weight is not None, "only observers of a softmax's last layer record its input"
+        weight = weight.to(C)
         spectra.lam_logits = logits.low_rank_spectrum(C, weight).cpu()
         moment, means_moment = ((weight @ x * weight).sum() for x in (C, C_means))
         spectra.scalars |= {

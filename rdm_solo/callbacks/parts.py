@@ -140,7 +140,8 @@ def part(module: Any, name: str) -> nn.Module | None:
         if not isinstance(inner, nn.Module):
             return None
         module = inner
-    return module
+    found: nn.Module = module
+    return found
 
 
 def class_name(module: Any) -> str:
@@ -152,7 +153,7 @@ def class_name(module: Any) -> str:
 
 def _wrapped(module: Any) -> nn.Module | None:
     """Return the module inside a wrapper, its only child with a name in ``WRAPPERS``, or None."""
-    children = dict(module.named_children())
+    children: dict[str, nn.Module] = dict(module.named_children())
     if "_original_module" in children:  # Fabric keeps it next to DDP's wrapper
         return children["_original_module"]
     child = next(iter(children), None) if len(children) == 1 else None

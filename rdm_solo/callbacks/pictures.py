@@ -17,7 +17,7 @@ from rdm_solo.runs.metrics_file import read_metrics
 log = logging.getLogger("rdm_solo")
 
 
-class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
+class Pictures(pl.Callback):
     """Log pictures of the measured spectra every n epochs and after the last epoch.
 
     Only :class:`~rdm_solo.loggers.run_logger.RunLogger` loggers support pictures.
@@ -51,7 +51,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
             logger.spectra(epochs, step)
 
 
-class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
+class RankFigure(pl.Callback):
     """Draw ``figures/erank.png`` from ``metrics.csv`` when training ends."""
 
     def __init__(self, folder: Path, title: str = "") -> None:

@@ -48,7 +48,7 @@ def augmented(backbone: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple
 @torch.no_grad()
 def represent(backbone: nn.Module, x: Tensor) -> Tensor:
     """Return the features ``(n, d)`` of images, computed in chunks that fit into memory."""
-    return torch.cat([backbone(chunk).float() for chunk in x.split(CHUNK)])
+    return torch.cat([backbone(chunk).float() for chunk in torch.split(x, CHUNK)])
 
 
 def channels(backbone: nn.Module) -> int:

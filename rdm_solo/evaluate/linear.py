@@ -49,19 +49,21 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 
     started = time.perf_counter()
     # The features of clean images never change, so they are extracted once.
-    val = [part.to(device) for part in features.extract(backbone, clean)]
-    image_counts = {"train": len(dataset.train), "val": len(val[1])}
+    val, val_labels = (part.to(device) for part in features.extract(backbone, clean))
+    image_counts = {"train": len(dataset.train), "val": len(val_labels)}
     augmentation = None
     if cfg.features == "cached":
-        train = features.extract(backbone, load("train", features.CHUNK))
-        image_counts["train"] = len(train[1])
-        _, curve = fit_linear(*train, *val, dataset.num_classes, protocol, cfg.seed)
+        train, labels = features.extract(backbone, load("train", features.CHUNK))
+        image_counts["train"] = len(labels)
+        _, curve = fit_linear(
+            train, labels, val, val_labels, dataset.num_classes, protocol, cfg.seed
+        )
     else:
         pipeline = views.pipelines[0]
         augmentation = {"crop_scale": list(pipeline.crop_scale), "flip": pipeline.flip}
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
         batches = partial(features.augmented, backbone, augmented)
-        _, curve = fit(batches, *val, dataset.num_classes, protocol, cfg.seed)
+        _, curve = fit(batches, val, val_labels, dataset.num_classes, protocol, cfg.seed)
     path, folder = weights.path.resolve(), out.resolve()
     record = {
         "top1": curve[-1].top1,

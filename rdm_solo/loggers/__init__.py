@@ -68,7 +68,8 @@ def append(
             files.inside(folder, name)
             record["appended"] = {**record.get("appended", {}), **scalars}
             options = record if online else {**record, "offline": True}
-            hydra.utils.get_class(LOGGER_CLASSES[name]).append(folder, options, scalars, step)
+            logger: Any = hydra.utils.get_class(LOGGER_CLASSES[name])
+            logger.append(folder, options, scalars, step)
             names.append(name)
         except Exception as error:  # a service or its client can raise anything
             log.warning(f"warning: {', '.join(scalars)} could not be logged to {name}: {error}")

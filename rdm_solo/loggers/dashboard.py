@@ -1,6 +1,7 @@
 """Create a W&B workspace: ``rdm-solo dashboard --project rdm_solo``."""
 
 import argparse
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,9 @@ PINNED_COLUMNS = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:er
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
     """Build the workspace without saving it; ``sweep`` restricts it to the runs of one sweep."""
     import wandb_workspaces.expr as expr
-    import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
+    wr = _panels()
     over_epochs = [
         wr.LinePlot(title=title, x="epoch", y=[column.name for column in group], title_x="epoch")
         for title, group in columns.charts().items()
@@ -45,11 +46,14 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
     )
 
 
+def _panels() -> Any:
+    """Return the module of panels, whose classes its type annotations do not export."""
+    return importlib.import_module("wandb_workspaces.reports.v2")
+
+
 def _chart(name: str, title: str) -> Any:
     """Return the panel of a chart that :func:`rdm_solo.loggers.charts.draw` logs."""
-    import wandb_workspaces.reports.v2 as wr
-
-    chart = wr.CustomChart.from_table(
+    chart = _panels().CustomChart.from_table(
         f"charts/{name}_table",
         chart_fields={"step": "step", "lineKey": "lineKey", "lineVal": "lineVal"},
         chart_strings={"title": title, "xname": "index i"},
@@ -73,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         entity = options.entity or wandb.Api(timeout=20).default_entity
-        print(build(options.project, entity, options.sweep).save().url)
+        print(build(options.project, str(entity), options.sweep).save().url)
     except Exception as error:  # a service or its client can raise anything
         raise UserError(
             f"the dashboard could not be saved ({error}). It needs a login (wandb login) and "

@@ -13,11 +13,13 @@ from rdm_solo.loggers.run_logger import RunLogger
 FOLDER = "tensorboard"
 
 
-class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc,name-defined]
+class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc]
     """Lightning's logger, with event files in ``RUN_FOLDER/tensorboard``."""
 
     @classmethod
-    def open(cls, run: RunInfo, previous: Mapping[str, Any]) -> "TensorBoard":
+    def open(  # type: ignore[override]  # it has no options, so that all are refused
+        cls, run: RunInfo, previous: Mapping[str, Any]
+    ) -> "TensorBoard":
         """Open a new event file; TensorBoard hides earlier files' values from ``run.step`` on."""
         from torch.utils.tensorboard.summary import hparams
 
@@ -27,7 +29,8 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         logger.record = {}
         logger.log_hyperparams(dict(run.config))  # to hparams.yaml
         values = {name: value for name, value in run.hyperparameters.items() if value is not None}
-        _, session_start, _ = hparams(values, {})  # Lightning writes them only with metrics
+        # Lightning writes them only with metrics.
+        _, session_start, _ = hparams(values, {})  # type: ignore[no-untyped-call]
         logger.experiment.file_writer.add_summary(session_start)
         return logger
 

@@ -27,7 +27,7 @@ FINISH_TIMEOUT = 60.0  # seconds to wait for uploads when the run ends
 INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")  # passed from the record
 
 
-class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
+class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
     """Lightning's W&B logger, but a failure logs a warning and does not stop training."""
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
@@ -64,7 +64,10 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
         """Log filter curves and eigenvalues over epochs as charts, and histograms."""
         log_eigenvalues = charts.histograms(epochs[max(epochs)])
-        histograms = {key: wandb.Histogram(values) for key, values in log_eigenvalues.items()}
+        histograms = {
+            key: wandb.Histogram(values)  # type: ignore[arg-type]  # which takes arrays as well
+            for key, values in log_eigenvalues.items()
+        }
         self.log_metrics(histograms | charts.draw(epochs), step)
 
     def finalize(self, status: str) -> None:

@@ -27,8 +27,9 @@ class _Block(nn.Module):
         nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (out + self.shortcut(x)).relu()
+        branch: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        shortcut: Tensor = self.shortcut(x)
+        return (branch + shortcut).relu()
 
 
 class SmallResNet(nn.Module):
@@ -57,7 +58,8 @@ class SmallResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        return self.stages(self.stem(x)).mean(dim=(2, 3))
+        maps: Tensor = self.stages(self.stem(x))
+        return maps.mean(dim=(2, 3))
 
 
 # Prefixes of arguments that download or read files.

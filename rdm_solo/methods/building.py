@@ -33,7 +33,7 @@ def check_installed(description: Method) -> None:
 def check_kwargs(kwargs: DictConfig) -> None:
     """Refuse text (Hydra passes ``no`` as text), negative numbers and unequal cluster counts."""
     for key, value in kwargs.items():
-        name = f"method.kwargs.{key}"
+        name = f"method.kwargs.{key!s}"
         if OmegaConf.is_list(value):  # the number of clusters in each set
             if len(set(value)) != 1:
                 raise UserError(f"{name}={value}: at least one number, and they must all be equal.")

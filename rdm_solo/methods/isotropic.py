@@ -64,7 +64,9 @@ def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> T
 
 def gathered(views: list[Tensor]) -> list[Tensor]:
     """Return the rows of all processes, with gradients."""
-    return views if world_size() == 1 else [torch.cat(all_gather(z)) for z in views]
+    if world_size() == 1:
+        return views
+    return [torch.cat(all_gather(z)) for z in views]  # type: ignore[no-untyped-call]
 
 
 class INTL(Standalone):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -44,10 +45,10 @@ class WarmupCosine(LRScheduler):
         for group, base, rate in zip(self.optimizer.param_groups, self.base_lrs, self._last_lr):
             group["initial_lr"], group["lr"] = base, rate
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | Tensor]:
         groups = self.optimizer.param_groups
         return [
-            base if group.get("static_lr") else self._rate(base, self.last_epoch)
+            base if group.get("static_lr") else self._rate(float(base), self.last_epoch)
             for base, group in zip(self.base_lrs, groups)
         ]
 
@@ -86,7 +87,7 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
 
 def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
-    options = OmegaConf.to_container(settings.kwargs)
+    options: Any = OmegaConf.to_container(settings.kwargs)
     options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.name == "adam":
         return torch.optim.Adam(groups, **options)

@@ -244,7 +244,8 @@ def _constructor(name: str) -> Callable[..., Any]:
         return functools.partial(_base.BaseMethod._BACKBONES[name], "base")
     # 1.0.2 has no table of constructors.
     module = "torchvision.models" if name.startswith("resnet") else "solo.utils.backbones"
-    return getattr(importlib.import_module(module), name)
+    constructor: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return constructor
 
 
 def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:

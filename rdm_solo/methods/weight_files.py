@@ -155,7 +155,9 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
     from rdm_solo.methods import solo_learn  # importing it takes seconds
 
     with torch.random.fork_rng(devices=[]):
-        return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+        backbone: nn.Module
+        backbone = solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+        return backbone
 
 
 def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def main() -> None:
     processes.exit_with_parent()
     with terminal.errors_without_traceback():
         check_installed("this command", *TRAINING)
-        job = _train
+        job: Callable[[Any], object] = _train
         if any(option.startswith("resume=") for option in sys.argv):
             from rdm_solo.train import resume
 

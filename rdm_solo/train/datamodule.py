@@ -1,5 +1,7 @@
 """Build the data set, the views and the loaders of a run."""
 
+from typing import Any, Literal
+
 from omegaconf import DictConfig
 
 from rdm_solo.cli.terminal import instantiate
@@ -20,7 +22,7 @@ def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
     return dataset, views
 
 
-class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
+class DataModule(pl.LightningDataModule):
     """Load training views, validation images, and clean training images for the kNN classifier."""
 
     def __init__(
@@ -33,13 +35,15 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
     ) -> None:
         super().__init__()
         self.dataset, self.views, self.batch_size = dataset, views, batch_size
-        self.options = {"seed": seed, "expand_channels": expand_channels}
+        self.options: dict[str, Any] = {"seed": seed, "expand_channels": expand_channels}
         self._memory: Loader | None = None
         self._loaders: list[Loader] = []
         # Raise the loader's errors now rather than when training starts.
         loader(dataset, "train", batch_size, views=views, **self.options)
 
-    def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
+    def _loader(
+        self, part: Literal["train", "val"], batch_size: int, views: Views | None = None
+    ) -> Loader:
         device = self.trainer.strategy.root_device
         batches = loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
         self._loaders.append(batches)

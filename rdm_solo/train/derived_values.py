@@ -58,7 +58,9 @@ def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
         return cfg
     check_integer("batch_size, limited by the number of training images,", largest, 2)
     log.info(f"batch_size={largest} instead of {cfg.batch_size}: the data set has no more images")
-    return OmegaConf.merge(cfg, {"batch_size": largest})
+    with_batch = cfg.copy()
+    with_batch.batch_size = largest
+    return with_batch
 
 
 def derive(

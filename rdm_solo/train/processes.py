@@ -68,11 +68,11 @@ def _join_restarted(device: Any) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port, is_master=False)
+    store = dist.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=dist.PrefixStore(f"start {start}", store),
+        store=dist.PrefixStore(f"start {start}", store),  # type: ignore[attr-defined]
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
     )

@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
         self.status = 128 + number
 
 
-class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
+class StopBetweenSteps(pl.Callback):
     """Raise KeyboardInterrupt before the first step after a signal, at once after a second one."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
 
 def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
     """Build Lightning's Trainer with these callbacks and the run's checkpoints."""
-    options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
+    options: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
     if options["accelerator"] == "auto":  # Lightning could choose mps, which lacks float64
         options["accelerator"] = "cpu" if on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
