@@ -21,8 +21,8 @@ class Outputs(NamedTuple):
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
     features: Sequence[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
 
-    def without_features(self, device: torch.device) -> "Outputs":
-        """Return the branches' outputs on a device."""
+    def to(self, device: torch.device) -> "Outputs":
+        """Return the outputs on a device, without the features."""
         return Outputs(
             online=self.online.to(device),
             target=self.target.to(device),
@@ -184,7 +184,8 @@ class Hook:
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
         self.watched, self.record = watched, record
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch 2.15 fails to trace it, because it appends to a list
+    # torch 2.15 fails to trace it, because it appends to a list.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, *call: Any) -> None:
         if self.record and (module is self.watched or getattr(module, "_is_replica", False)):
             self.record(*call)

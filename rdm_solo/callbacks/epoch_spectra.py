@@ -71,7 +71,7 @@ class EpochSpectra:
         device = device if has_float64(device) else torch.device("cpu")
         if outputs.features is not None:
             self._add_features([x.to(device) for x in outputs.features])
-        outputs = outputs.without_features(device)
+        outputs = outputs.to(device)
         if self.metric is None:
             self.metric = BranchSpectra(
                 outputs.online.shape[1],

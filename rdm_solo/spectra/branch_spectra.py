@@ -101,7 +101,7 @@ class BranchSpectra(Metric):
             self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
         for name in ("count", "broken", "batches", "with_positives", "in_pairs"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
-        # Relative spacing of the online outputs' numbers; no state, because all processes have one.
+        # The eps of the online outputs' dtype. It is not a state: all processes have the same.
         self.spacing = 0.0
 
     @torch.no_grad()
