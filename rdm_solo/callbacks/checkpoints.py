@@ -95,16 +95,13 @@ def random_state() -> dict[str, Any]:
     """Return the states of this process's generators as plain values and tensors."""
     generator: Any = np.random.get_state()
     name, keys, *rest = generator
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     return {
         "python": random.getstate(),
         "numpy": (name, keys.tolist(), *rest),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if _cuda_is_used() else None,
+        "cuda": cuda,
     }
-
-
-def _cuda_is_used() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def set_random_state(state: dict[str, Any]) -> None:

@@ -11,14 +11,7 @@ from rdm_solo.data import Pipeline
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.methods.chosen_filter import shipped_filters
 
-SMALL = [
-    "batch_size=8",
-    "dataset.image_size=8",
-    "backbone.name=small_resnet",
-    "+backbone.kwargs.width=8",
-    "method.kwargs.proj_hidden_dim=16",
-    "method.kwargs.proj_output_dim=8",
-]
+SMALL = gpu.SMALL
 
 
 @pytest.mark.parametrize("method", ["simsiam filter=target_pow", "byol", "swav"])
