@@ -1,0 +1,105 @@
+"""Print a digest of every number that a fixed set of small runs writes.
+
+A change that only moves or rewrites code leaves all digests as they are on one machine:
+
+    python tests/digests.py CHECKOUT_BEFORE > before
+    python tests/digests.py > after
+    diff before after
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from support.image_files import write_tree
+
+RUNS = {
+    "target_pow": ["method=simsiam", "filter=target_pow", "p=-0.5"],
+    "byol": ["method=byol", "filter=online_log1p"],
+    "swav": ["method=swav"],
+    "dino": ["method=dino", "trainer.precision=bf16-mixed"],
+    "nnsiam": ["method=nnsiam", "filter=both_pow", "p=-0.3"],
+    "symsimsiam": ["method=symsimsiam", "dataset=textures"],
+    "folder": ["method=barlow_twins", "dataset=folder"],
+    "two_processes": ["filter=online_pow", "trainer=ddp"],
+}
+OPTIONS = {
+    "folder": [
+        "dataset.root=images",
+        "dataset.image_size=16",
+        "dataset.workers=1",
+        "batch_size=8",
+        "backbone.name=small_resnet",
+    ],
+    "two_processes": ["trainer.accelerator=cpu", "trainer.devices=2", "batch_size=32"],
+}
+WATCHED = """
+import torch
+from torch import nn
+from rdm_solo import Watch
+
+torch.manual_seed(0)
+encoder = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
+predictor = nn.Linear(16, 16)
+model = nn.ModuleDict({"backbone": encoder[:2], "projector": encoder, "predictor": predictor})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watch = Watch("watched", model)
+for epoch in range(6):
+    for x in torch.randn(512, 32).split(64):
+        z1, z2 = (encoder(x + 0.3 * torch.randn_like(x)) for _ in range(2))
+        loss = -torch.cosine_similarity(predictor(z1), z2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watch.step(loss)
+    watch.end_epoch()
+"""
+
+
+def digest(path: Path) -> str:
+    """Return a hash of the numbers in a table, an archive of spectra, or a checkpoint's weights."""
+    value = hashlib.sha256()
+    if path.suffix == ".ckpt":
+        weights = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+        for name, tensor in weights.items():
+            value.update(name.encode())
+            value.update(tensor.float().numpy().tobytes())
+    else:
+        value.update(path.read_bytes())
+    return value.hexdigest()[:16]
+
+
+def python(checkout: Path, cwd: Path, *arguments: str) -> None:
+    """Run Python in a folder, with the package of that checkout."""
+    path = os.pathsep.join(p for p in (str(checkout), os.environ.get("PYTHONPATH")) if p)
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    if process.returncode:
+        raise SystemExit(process.stdout + process.stderr)
+
+
+def main() -> None:
+    """Print one line per file."""
+    checkout = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_tree(folder / "images")
+        for run, options in RUNS.items():
+            options = [*options, *OPTIONS.get(run, []), "max_epochs=2", f"hydra.run.dir={run}"]
+            python(checkout, folder, "-m", "rdm_solo.train", *options)
+        python(checkout, folder, "-m", "rdm_solo.train", "resume=target_pow", "max_epochs=3")
+        python(checkout, folder, "-c", WATCHED)
+        for path in sorted(folder.rglob("*")):
+            is_result = path.name == "metrics.csv" or path.suffix in (".npz", ".ckpt")
+            if is_result and path.name != "previous.ckpt":
+                print(path.relative_to(folder), digest(path))
+
+
+if __name__ == "__main__":
+    main()
