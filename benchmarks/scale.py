@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.filters import batch_normed
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import parse, parser
-from rdm_solo.distributed import gather_equal, rank, world_size
 from rdm_solo.filters import SpectralFilter, decompose
+from rdm_solo.ground.distributed import gather_equal, rank, world_size
 
 SHAPES = [(256, 2048), (1024, 2048), (2048, 2048), (4096, 512)]
 FILTERS = {"target": ("target", "pow", -0.5), "online": ("online", "log1p", None)}

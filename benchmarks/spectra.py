@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks.cost import Step
 from benchmarks.timing import interleaved, now, parse, parser
-from rdm_solo.callbacks.parts import observer
+from rdm_solo.observe.parts import observer
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 
 IMAGES = 50_000

@@ -4,7 +4,7 @@ import runpy
 import sys
 
 from rdm_solo.cli import terminal
-from rdm_solo.messages import suggest
+from rdm_solo.ground.errors import suggest
 
 COMMANDS = {
     "train": "pretrain with a predictor, a spectral filter, or none",

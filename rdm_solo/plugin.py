@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rdm_solo import register_methods
 from rdm_solo.cli.terminal import errors_without_traceback
-from rdm_solo.messages import TRAINING, UserError, check_installed
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.packages import TRAINING, check_installed
 
 # Lightning starts the other processes with this module's name and the arguments that follow it.
 SCRIPT_VARIABLE = "RDM_SOLO_SCRIPT"

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rdm_solo.callbacks import is_last_epoch
-from rdm_solo.distributed import broadcast_object, gather_objects, rank
-from rdm_solo.lightning import pl
+from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
+from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo.callbacks import is_last_epoch
-from rdm_solo.callbacks.alarm import Alarm, measured_epoch
-from rdm_solo.callbacks.branches import Observer
-from rdm_solo.callbacks.epoch_spectra import EpochSpectra
-from rdm_solo.callbacks.parts import observer
-from rdm_solo.callbacks.untrained import is_untrained, untrained_spectra
-from rdm_solo.lightning import pl
-from rdm_solo.spectra.collapse import RULE, Bounds, MeasuredEpoch
+from rdm_solo.collapse.alarm import Alarm, measured_epoch
+from rdm_solo.collapse.rules import RULE, Bounds, MeasuredEpoch
+from rdm_solo.ground.lightning import pl
+from rdm_solo.observe.branches import Observer
+from rdm_solo.observe.epoch_spectra import EpochSpectra
+from rdm_solo.observe.parts import observer
+from rdm_solo.observe.untrained import is_untrained, untrained_spectra
 
 if TYPE_CHECKING:
     from rdm_solo.spectra import Spectra
@@ -115,7 +115,7 @@ class CollapseWatch(pl.Callback):
     """Report each kind of collapse once; ``stop`` stops training at the first warning.
 
     It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it must follow the
-    callbacks that measure them. ``options`` has :class:`~rdm_solo.spectra.collapse.Bounds` and
+    callbacks that measure them. ``options`` has :class:`~rdm_solo.collapse.rules.Bounds` and
     ``stop``: true, false, or ``"notes"``, which also stops at a note.
     ``advise(kind, epoch=...)`` returns the likeliest cause of a collapse and the remedy.
     """

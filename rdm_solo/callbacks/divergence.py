@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import nonfinite_names
-from rdm_solo.distributed import gather_objects
 from rdm_solo.filters import SpectralFilter
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.devices import nonfinite_names
+from rdm_solo.ground.distributed import gather_objects
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 
 
 class Fault(NamedTuple):

@@ -14,10 +14,10 @@ from tqdm.contrib.logging import (  # type: ignore[import-untyped, unused-ignore
     logging_redirect_tqdm,
 )
 
-from rdm_solo.callbacks.untrained import is_untrained
-from rdm_solo.distributed import gather_objects
-from rdm_solo.lightning import pl
-from rdm_solo.messages import printable
+from rdm_solo.ground.distributed import gather_objects
+from rdm_solo.ground.errors import printable
+from rdm_solo.ground.lightning import pl
+from rdm_solo.observe.untrained import is_untrained
 from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import SKIPPED, write_atomically

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks import is_last_epoch
-from rdm_solo.callbacks.untrained import is_untrained
-from rdm_solo.distributed import gather, rank
-from rdm_solo.lightning import pl
+from rdm_solo.ground.distributed import gather, rank
+from rdm_solo.ground.lightning import pl
+from rdm_solo.observe.untrained import is_untrained
 
 
 class WeightedKNN(pl.Callback):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.callbacks import is_last_epoch
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.files import FIGURES, METRICS
 from rdm_solo.runs.metrics_file import read_metrics

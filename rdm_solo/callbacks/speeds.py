@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdm_solo.distributed import gather, world_size
-from rdm_solo.lightning import pl
+from rdm_solo.ground.distributed import gather, world_size
+from rdm_solo.ground.lightning import pl
 
 CUT = 1e-4  # smaller eigenvalues, relative to the largest, are not fitted
 

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
 from rdm_solo.cli.terminal import errors_without_traceback, log_to_terminal
-from rdm_solo.messages import EXTRAS, TRAINING, UserError, check_installed, suggest
+from rdm_solo.ground.errors import UserError, suggest
+from rdm_solo.ground.packages import EXTRAS, TRAINING, check_installed
 
 # Flags that Hydra handles itself, including those that start several runs.
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")

@@ -4,13 +4,11 @@ import contextlib
 import logging
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from rdm_solo.messages import UserError, first_line
+from rdm_solo.ground.errors import UserError, first_line
 
 IRRELEVANT_WARNINGS = (
     # Lightning's advice on any machine with SLURM.
@@ -72,25 +70,3 @@ def errors_without_traceback() -> Iterator[None]:
         )
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-
-
-def instantiate(node: Any, **options: Any) -> Any:
-    """Call the node's ``_target_`` through Hydra; raise its errors as a :class:`UserError`."""
-    import hydra.utils
-    from hydra.errors import InstantiationException
-
-    try:
-        return hydra.utils.instantiate(node, **options)
-    except InstantiationException as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        raise UserError(" ".join(str(error).split())) from error
-
-
-def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
-    """Create the results folder; if it is not writable, raise UserError with the option's name."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(f"{folder} is not writable ({error}); pass {option}") from error

@@ -19,7 +19,8 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
 from rdm_solo.data.images import SIDES
-from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, printable
+from rdm_solo.ground.errors import UserError, printable
+from rdm_solo.ground.values import check_bool, check_choice, check_integer
 
 # Detected by content, not by name. Pillow's other formats are refused, since EPS runs Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM", "GIF")

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
-from rdm_solo import distributed
 from rdm_solo.data.decoding import cut_views, evaluation_image, explain
 from rdm_solo.data.images import DataError, Files
 from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Views
-from rdm_solo.messages import join_first, printable
+from rdm_solo.ground import distributed
+from rdm_solo.ground.errors import join_first, printable
 
 log = logging.getLogger("rdm_solo")
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from rdm_solo.data.decoding import DecodeOptions, open_image
 from rdm_solo.data.images import DataError, Dataset, Files
-from rdm_solo.messages import check_bool, join_first, printable
+from rdm_solo.ground.errors import join_first, printable
+from rdm_solo.ground.values import check_bool
 
 log = logging.getLogger("rdm_solo")
 

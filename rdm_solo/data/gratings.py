@@ -8,7 +8,8 @@ from torch import Tensor
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import Dataset, Images
 from rdm_solo.data.sources import channel_moments
-from rdm_solo.messages import UserError, check_integer
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer
 
 CLASSES = 12
 

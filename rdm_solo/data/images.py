@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import UserError, check_number
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_number
 
 if TYPE_CHECKING:
     from rdm_solo.data.decoding import DecodeOptions

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rdm_solo import distributed
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import Dataset, Files, Images
 from rdm_solo.data.views import Views
-from rdm_solo.messages import UserError, check_integer
+from rdm_solo.ground import distributed
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer
 
 
 class Loader(ABC):

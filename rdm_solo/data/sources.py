@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import DataError, Dataset, Images
-from rdm_solo.messages import check_bool, first_line
+from rdm_solo.ground.errors import first_line
+from rdm_solo.ground.values import check_bool
 
 
 def digits() -> Dataset:

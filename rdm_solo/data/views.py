@@ -23,7 +23,8 @@ from torch import Tensor
 from rdm_solo.data import draws
 from rdm_solo.data.images import SIDES
 from rdm_solo.data.operations import blur, color_jitter, crop_boxes, crop_resize, luma, solarize
-from rdm_solo.messages import UserError, check_integer, check_number
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer, check_number
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from rdm_solo import __version__
-from rdm_solo.cli import arguments, terminal
-from rdm_solo.messages import UserError
+from rdm_solo.cli import arguments
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs.files import EXPORT, write_atomically
 
@@ -52,7 +52,7 @@ def export(cfg: DictConfig) -> Path:
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
     folder = Path(cfg.out) if cfg.out else files.inside(run, EXPORT)
-    terminal.make_folder(folder)
+    files.make_results_folder(folder)
     # safetensors stores only strings as metadata.
     header = {"format": "pt", "rdm_solo": json.dumps(metadata)}
     write_atomically(folder / "backbone.safetensors", save(state, metadata=header))

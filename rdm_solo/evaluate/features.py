@@ -7,7 +7,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.data import Loader, Pipeline, Views
-from rdm_solo.messages import UserError, check_choice
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_choice
 
 CHUNK = 512  # images per forward pass
 

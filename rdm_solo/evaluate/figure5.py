@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
 from rdm_solo.spectra.ranks import correlation

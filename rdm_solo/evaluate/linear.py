@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.cli import arguments, terminal
+from rdm_solo.cli import arguments
 
 log = logging.getLogger("rdm_solo")
 
@@ -45,7 +45,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     channels = features.channels(backbone)
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
     clean = load("val", features.CHUNK)
-    terminal.make_folder(out)
+    files.make_results_folder(out)
 
     started = time.perf_counter()
     # The features of clean images never change, so they are extracted once.

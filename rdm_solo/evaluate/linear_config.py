@@ -8,7 +8,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
 from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
-from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, suggest
+from rdm_solo.ground.errors import UserError, suggest
+from rdm_solo.ground.values import check_bool, check_choice, check_integer
 from rdm_solo.methods import weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import checkpoints, saved_config

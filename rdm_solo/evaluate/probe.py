@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rdm_solo.data.draws import generator
-from rdm_solo.messages import UserError, check_choice, check_integer, check_number
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_choice, check_integer, check_number
 
 log = logging.getLogger("rdm_solo")
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import item_if_cpu, product_dtype
 from rdm_solo.filters.batch import Batch, Spectrum
 from rdm_solo.filters.functions import BoundFunction
+from rdm_solo.ground.devices import item_if_cpu, product_dtype
 
 # The largest gain for which W and gradients times W stay in range.
 LARGEST_GAIN = {torch.float64: 2.0**960, torch.float32: 1e32}

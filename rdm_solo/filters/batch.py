@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import item_if_cpu
-from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
+from rdm_solo.ground.devices import item_if_cpu
+from rdm_solo.ground.distributed import gather_equal, rank, sum_over_processes, world_size
 
 # float64 numbers above this count as infinite, and numbers below its inverse as zero.
 LARGEST = 2.0**960

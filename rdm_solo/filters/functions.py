@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import item_if_cpu
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import UserError, check_integer, check_number, suggest
+from rdm_solo.ground.devices import item_if_cpu
+from rdm_solo.ground.errors import UserError, suggest
+from rdm_solo.ground.values import check_integer, check_number
 
 Function = Callable[..., Tensor]
 
@@ -150,8 +151,8 @@ def get(name: str | Function, p: float | None = None, **parameters: Any) -> Boun
     >>> get("torch.sum")
     Traceback (most recent call last):
     ...
-    rdm_solo.messages.UserError: the filter function 'torch.sum' must return one number for each \
-singular value, got shape () for 8 of them.
+    rdm_solo.ground.errors.UserError: the filter function 'torch.sum' must return one number for \
+each singular value, got shape () for 8 of them.
     """
     function = _lookup(name)
     known = _parameters(function)

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rdm_solo.messages import UserError, check_choice, check_integer, check_number, finite
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_choice, check_integer, check_number, finite
 
 # Singular values of float32 features span five decades, so sigma^10 leaves a single direction.
 # Much larger exponents overflow float64.

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from rdm_solo.devices import has_float64
-from rdm_solo.distributed import rank
 from rdm_solo.filters.application import (
     Operator,
     filter_gradient,
@@ -21,7 +19,10 @@ from rdm_solo.filters.application import (
 from rdm_solo.filters.batch import Batch, Spectrum, decompose, gather, spectrum_of
 from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
-from rdm_solo.messages import UserError, check_number
+from rdm_solo.ground.devices import has_float64
+from rdm_solo.ground.distributed import rank
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_number
 
 log = logging.getLogger(__name__)
 

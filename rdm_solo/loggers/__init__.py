@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.cli.terminal import instantiate
+from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.runs import files
 from rdm_solo.runs.files import LOGGERS, write_atomically
 

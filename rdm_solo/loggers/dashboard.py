@@ -5,8 +5,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.packages import check_installed
 from rdm_solo.loggers import charts
-from rdm_solo.messages import UserError, check_installed
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.loggers import RunInfo, charts
 from rdm_solo.loggers.run_logger import RunLogger
 

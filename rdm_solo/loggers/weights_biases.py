@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import wandb
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.errors import first_line
+from rdm_solo.ground.lightning import pl
 from rdm_solo.loggers import RunInfo, charts
 from rdm_solo.loggers.run_logger import RunLogger
-from rdm_solo.messages import first_line
 from rdm_solo.runs import files
 from rdm_solo.runs.files import SUMMARY
 

@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 
 
 class _Block(nn.Module):

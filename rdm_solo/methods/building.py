@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import UserError, check_number
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_number
 from rdm_solo.methods import models, solo_learn
 from rdm_solo.methods.descriptions import Method, method
 

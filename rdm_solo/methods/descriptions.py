@@ -6,7 +6,7 @@ This module imports neither torch nor solo-learn. ``docs/extend.md`` shows how t
 from dataclasses import dataclass
 from functools import partial
 
-from rdm_solo.messages import check_choice
+from rdm_solo.ground.values import check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn

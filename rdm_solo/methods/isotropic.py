@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
-from rdm_solo.distributed import world_size
+from rdm_solo.ground.distributed import world_size
 from rdm_solo.methods.models import minus_cosine
 from rdm_solo.methods.symmetric import Standalone
 from rdm_solo.spectra.rows import directions, epps_pulley_statistic, wave_sums

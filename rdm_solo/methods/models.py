@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 

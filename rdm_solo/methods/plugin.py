@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import check_choice
+from rdm_solo.ground.values import check_choice
 from rdm_solo.methods import models, solo_learn, symmetric
 from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 

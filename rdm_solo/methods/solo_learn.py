@@ -18,9 +18,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from rdm_solo.distributed import sum_over_processes, world_size
-from rdm_solo.lightning import CURRENT, pl
-from rdm_solo.messages import TRAINING, UserError, check_choice, check_installed
+from rdm_solo.ground.distributed import sum_over_processes, world_size
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import CURRENT, pl
+from rdm_solo.ground.packages import TRAINING, check_installed
+from rdm_solo.ground.values import check_choice
 from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
 

@@ -7,8 +7,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.distributed import sum_over_processes, world_size
-from rdm_solo.messages import check_choice, check_number
+from rdm_solo.ground.distributed import sum_over_processes, world_size
+from rdm_solo.ground.values import check_choice, check_number
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.models import Configured
 

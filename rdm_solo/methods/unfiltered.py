@@ -6,7 +6,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.distributed import gather_equal, rank
+from rdm_solo.ground.distributed import gather_equal, rank
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.models import Configured, Momentum
 

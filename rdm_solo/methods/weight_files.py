@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.devices import nonfinite_names
-from rdm_solo.messages import UserError, first_line, join_first
+from rdm_solo.ground.devices import nonfinite_names
+from rdm_solo.ground.errors import UserError, first_line, join_first
 
 log = logging.getLogger("rdm_solo")
 

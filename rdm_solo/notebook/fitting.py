@@ -13,7 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rdm_solo.messages import TRAINING, UserError, check_installed
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.notebook.run import Run
 
 UNQUOTED = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
@@ -53,7 +54,7 @@ def fit(
     check_installed("rdm_solo.fit", *TRAINING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # tqdm without ipywidgets
-        from rdm_solo.lightning import pl
+        from rdm_solo.ground.lightning import pl
         from rdm_solo.train import compose
         from rdm_solo.train.derived_values import world_size
         from rdm_solo.train.resume import expand

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.messages import UserError, check_choice, join_first
+from rdm_solo.ground.errors import UserError, join_first
+from rdm_solo.ground.values import check_choice
 from rdm_solo.notebook.figures import Figures
 from rdm_solo.notebook.run import Run, table
 from rdm_solo.report.entry import incomplete

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from rdm_solo.messages import UserError, join_first
+from rdm_solo.ground.errors import UserError, join_first
 from rdm_solo.plots import style
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, by_setting, counted_runs, run_name, uncounted_runs

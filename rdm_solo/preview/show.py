@@ -15,10 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rdm_solo import filters, plots, runs
-from rdm_solo.cli import terminal
 from rdm_solo.filters.functions import BoundFunction
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import UserError, check_choice, check_integer
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.chosen_filter import parameters
 from rdm_solo.plots import style
 from rdm_solo.plots.theorem4 import draw_filter
@@ -59,7 +59,7 @@ def preview(cfg: DictConfig) -> None:
         log.info(figures["prediction"].get_label())
     inner = files.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
-    terminal.make_folder(folder)
+    files.make_results_folder(folder)
     for name, figure in figures.items():
         paths = style.save(figure, folder, name)
         log.info(f"{' and '.join(path.name for path in paths)} in {folder}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rdm_solo.messages import join_first
+from rdm_solo.ground.errors import join_first
 from rdm_solo.report import verdicts
 from rdm_solo.report.measured import last, linear_accuracies
 from rdm_solo.report.ranking import excluded_reason, rankings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rdm_solo import runs
 from rdm_solo.cli import terminal
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.report import figures
 from rdm_solo.report.measured import comparable
 from rdm_solo.report.page import page
@@ -41,7 +41,7 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     if not members:
         raise UserError(next(iter(errors.values())))
     folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
-    terminal.make_folder(folder, "--out FOLDER")
+    files.make_results_folder(folder, "--out FOLDER")
     grouped = started_groups(members)
     pictures, failures = figures.draw(grouped, folder, slow) if grouped else ([], [])
     names = list(dict.fromkeys(relative(paths)))

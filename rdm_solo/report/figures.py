@@ -10,7 +10,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from rdm_solo import plots
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import ASYMMETRIES
 from rdm_solo.plots import figure5 as panels
 from rdm_solo.plots import style

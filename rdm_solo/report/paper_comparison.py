@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rdm_solo import paper
 from rdm_solo.cli import arguments
-from rdm_solo.messages import join_first
+from rdm_solo.ground.errors import join_first
 from rdm_solo.report.measured import last, linear_accuracies, most_common
 from rdm_solo.report.tables import Table, global_batch
 from rdm_solo.runs.folder import Run

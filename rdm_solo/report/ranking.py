@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from rdm_solo.messages import join_first
+from rdm_solo.ground.errors import join_first
 from rdm_solo.report.measured import last
 from rdm_solo.report.verdicts import Verdict, filter_causes_gap, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import finite, join_first
+from rdm_solo.ground.errors import join_first
+from rdm_solo.ground.values import finite
 from rdm_solo.report import answers
 from rdm_solo.report.measured import cells, last
 from rdm_solo.report.verdicts import Verdict, verdicts

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from omegaconf import OmegaConf
 
+from rdm_solo.collapse import rules as collapse
+from rdm_solo.collapse.rules import MIN_GAP, Bounds, MeasuredEpoch
 from rdm_solo.report.measured import last
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import curve_of, format_latest, mean_std
-from rdm_solo.spectra import collapse
-from rdm_solo.spectra.collapse import MIN_GAP, Bounds, MeasuredEpoch
 
 MIN_SORTED, MIN_DIRECTIONAL = 0.9, 0.5  # rank correlations of a low-pass curve
 MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import files, saved_config
 from rdm_solo.runs.files import CHECKPOINT, PREVIOUS, write_atomically
 

@@ -8,7 +8,7 @@ loggers show every column; ``chart``, ``meaning`` and ``compared`` add it to oth
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rdm_solo.messages import UserError, suggest
+from rdm_solo.ground.errors import UserError, suggest
 
 ACCURACY = "accuracy (%)"  # chart of the linear, kNN and online accuracies
 
@@ -183,7 +183,7 @@ def check_column(name: str, others: Iterable[str] = ()) -> str:
 
     >>> check_column("val/knn_acc")
     Traceback (most recent call last):
-    rdm_solo.messages.UserError: there is no column 'val/knn_acc'; did you mean 'val/knn_acc1'?
+    rdm_solo.ground.errors.UserError: there is no column 'val/knn_acc'; did you mean 'val/knn_acc1'?
     """
     names = [*COLUMNS, *others]
     if name not in names:

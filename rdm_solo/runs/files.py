@@ -8,13 +8,14 @@ import csv
 import io
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import yaml  # type: ignore[import-untyped]
 
-from rdm_solo.messages import CannotWrite, UserError, first_line
+from rdm_solo.ground.errors import CannotWrite, UserError, first_line
 
 CONFIG = ".hydra/config.yaml"  # every option with its value
 OVERRIDES = ".hydra/overrides.yaml"  # the options that were passed
@@ -34,6 +35,15 @@ LOGGERS = "loggers.json"  # ids that a resumed run needs to continue its loggers
 FIGURES = "figures"
 LINEAR = "linear.json"  # linear evaluations
 EXPORT = "export"
+
+
+def make_results_folder(folder: Path, option: str = "out=FOLDER") -> None:
+    """Create a folder for results, or raise a UserError that names the option."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"{folder} is not writable ({error}); pass {option}") from error
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import UserError, check_integer, finite, first_line
+from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.values import check_integer, finite
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.saved_config import exponent
 

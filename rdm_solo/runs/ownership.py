@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rdm_solo.messages import UserError, first_line
+from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.runs import files
 from rdm_solo.runs.files import FAILED, LOCK, OWNER, write_atomically, writing
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rdm_solo import theory
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs.folder import Run
 from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, unit_sum
 

@@ -13,7 +13,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rdm_solo.messages import UserError, finite, first_line
+from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.values import finite
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files
 from rdm_solo.runs.files import CONFIG, OVERRIDES, write_atomically, writing

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import files
 from rdm_solo.runs.files import SPECTRA, write_atomically, writing
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import filters
 from rdm_solo.cli.config_files import config_folder
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.backbones import FETCHING
 from rdm_solo.runs.settings import options
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from rdm_solo.distributed import gather, sum_over_processes, world_size
-from rdm_solo.messages import UserError, check_integer
+from rdm_solo.ground.distributed import gather, sum_over_processes, world_size
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer
 from rdm_solo.spectra import rows as measures
 from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices

@@ -6,7 +6,7 @@ Equations are those of Zhuo et al., ICLR 2023.
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.spectra.ranks import check_shapes, noise_floor, symmetric
 
 

@@ -10,7 +10,8 @@ which excludes the features' mean.
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import UserError, check_integer
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer
 
 # Relative rounding error of a float64 sum over the rows of an epoch (at most N eps).
 ROUNDING = 1e-12

@@ -15,8 +15,9 @@ import math
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import product_dtype
-from rdm_solo.messages import UserError, check_integer
+from rdm_solo.ground.devices import product_dtype
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer
 from rdm_solo.spectra.ranks import descending, exponential_entropy, noise_floor
 
 # Number of rows whose distances to all others are computed at a time.

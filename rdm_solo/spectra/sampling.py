@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rdm_solo.distributed import gather
+from rdm_solo.ground.distributed import gather
 
 # The hash of rows that are never kept; all other hashes are smaller.
 LAST = 2**63 - 1

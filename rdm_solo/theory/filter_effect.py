@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters.functions import BoundFunction
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.theory import rank_path
 from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference

@@ -10,7 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import UserError, check_number
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_number
 from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.spectra.ranks import check_shapes, effective_rank, symmetric
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli import arguments, terminal
-from rdm_solo.messages import TRAINING, UserError, check_installed
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.train import checks, processes
 
 log = logging.getLogger("rdm_solo")

@@ -4,11 +4,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import messages
+from rdm_solo.collapse.rules import RULES, WRONG_WAY
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, check_number
+from rdm_solo.ground import packages
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_bool, check_choice, check_integer, check_number
 from rdm_solo.methods.descriptions import method
-from rdm_solo.spectra.collapse import RULES, WRONG_WAY
 
 # Half- and double-precision weights are refused: batch norms and spectra need float32.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
@@ -131,8 +132,8 @@ def check(cfg: DictConfig) -> None:
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
     _check_filter(cfg)
-    loggers = sorted(messages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
-    messages.check_installed(f"logger={','.join(loggers)}", *loggers)
+    loggers = sorted(packages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
+    packages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
         as_schedule(p, epochs=cfg.max_epochs)

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from rdm_solo.cli.terminal import instantiate
+from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.data import Dataset, Loader, Views, loader
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 
 
 def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:

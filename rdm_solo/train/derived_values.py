@@ -8,7 +8,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
-from rdm_solo.messages import UserError, check_integer
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_integer
 from rdm_solo.methods.descriptions import method
 
 log = logging.getLogger("rdm_solo")

@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.distributed import broadcast_object, world_size
-from rdm_solo.messages import UserError, first_line
+from rdm_solo.ground.distributed import broadcast_object, world_size
+from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
 from rdm_solo.train import processes

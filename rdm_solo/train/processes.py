@@ -45,7 +45,7 @@ def connect(trainer: Any) -> None:
 
     Lightning does so for processes that it starts itself.
     """
-    from rdm_solo.lightning import pl  # takes seconds to load
+    from rdm_solo.ground.lightning import pl  # takes seconds to load
 
     if trainer.world_size > 1:
         slurm = pl.plugins.environments.SLURMEnvironment

@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import __version__, loggers
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
-from rdm_solo.callbacks.advice import config_warnings
 from rdm_solo.callbacks.divergence import Diverged
+from rdm_solo.collapse.advice import config_warnings
 from rdm_solo.data.views import Views
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import checkpoints, metrics_file, saved_config

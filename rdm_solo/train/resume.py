@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rdm_solo.cli.arguments import compose
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import files, ownership, saved_config
 from rdm_solo.runs.files import OVERRIDES, SWEEP
 from rdm_solo.train import sweep

@@ -10,10 +10,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import loggers, methods
-from rdm_solo.callbacks.advice import divergence_advice
 from rdm_solo.callbacks.divergence import DivergenceGuard
 from rdm_solo.cli import terminal
-from rdm_solo.lightning import pl
+from rdm_solo.collapse.advice import divergence_advice
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import backbones
 from rdm_solo.runs import ownership
 from rdm_solo.train import checks, folders, processes, reporting, stopping

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 
 log = logging.getLogger("rdm_solo")
 

@@ -145,7 +145,7 @@ class SweepTable(Callback):
 def print_table(folder: Path) -> bool:
     """Print the table of the runs in a sweep's folder; return whether any run failed."""
     from rdm_solo import runs
-    from rdm_solo.messages import UserError
+    from rdm_solo.ground.errors import UserError
     from rdm_solo.runs import ownership
 
     try:

@@ -8,11 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
-from rdm_solo.cli.terminal import instantiate
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError, first_line
+from rdm_solo.cli.instantiation import instantiate
+from rdm_solo.collapse.advice import advice
+from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import saved_config
 from rdm_solo.train.derived_values import Derived, on_cpu
 

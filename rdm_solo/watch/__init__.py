@@ -6,7 +6,7 @@
 
 from typing import Any
 
-from rdm_solo.spectra.collapse import Bounds
+from rdm_solo.collapse.rules import Bounds
 from rdm_solo.watch.loop import Watch
 
 __all__ = ["Bounds", "Watch", "WatchCallback"]

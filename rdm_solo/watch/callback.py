@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.callbacks.parts import ModuleObserver, observer
-from rdm_solo.lightning import callback_classes
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import callback_classes
+from rdm_solo.observe import parts
+from rdm_solo.observe.branches import Observer, Outputs
+from rdm_solo.observe.parts import ModuleObserver, observer
 from rdm_solo.watch.loop import USER_SCALARS, Watch
 
 

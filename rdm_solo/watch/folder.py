@@ -14,11 +14,11 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import __version__
-from rdm_solo.distributed import broadcast_object, rank, world_size
-from rdm_solo.messages import UserError, first_line
+from rdm_solo.collapse.rules import MeasuredEpoch
+from rdm_solo.ground.distributed import broadcast_object, rank, world_size
+from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.runs import files, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_atomically, writing
-from rdm_solo.spectra.collapse import MeasuredEpoch
 from rdm_solo.spectra.epoch_summary import Spectra
 
 PACKAGES = ("torch", "torchmetrics", "numpy")

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.alarm import Alarm, measured_epoch
-from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.callbacks.epoch_spectra import EpochSpectra
-from rdm_solo.callbacks.parts import Branches, ModuleObserver
-from rdm_solo.devices import has_float64
-from rdm_solo.distributed import broadcast_object, gather_objects, rank
-from rdm_solo.messages import UserError, check_choice, check_integer, suggest
+from rdm_solo.collapse.alarm import Alarm, measured_epoch
+from rdm_solo.collapse.rules import RULE, WRONG_WAY, Bounds
+from rdm_solo.ground.devices import has_float64
+from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
+from rdm_solo.ground.errors import UserError, suggest
+from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.observe import parts
+from rdm_solo.observe.branches import Observer, Outputs
+from rdm_solo.observe.epoch_spectra import EpochSpectra
+from rdm_solo.observe.parts import Branches, ModuleObserver
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.spectra.collapse import RULE, WRONG_WAY, Bounds
 from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.outputs import outputs_of
 
@@ -50,7 +51,7 @@ class Watch:
         folder: the run's folder; no other run may use it.
         model: the module, wrapped or not, or several modules by name.
         online, target: names of the parts whose outputs the loss compares, if the table of
-            :mod:`rdm_solo.callbacks.parts` does not find them. With ``online`` alone, the target is
+            :mod:`rdm_solo.observe.parts` does not find them. With ``online`` alone, the target is
             the part's input if it is a predictor, and its output otherwise.
         backbone: name of the part whose outputs are the features, if the table does not find it.
         views: number of consecutive calls of the target with views of the same images. Measures

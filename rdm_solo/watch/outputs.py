@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks.branches import Outputs, by_view
-from rdm_solo.callbacks.parts import ModuleObserver
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.observe.branches import Outputs, by_view
+from rdm_solo.observe.parts import ModuleObserver
 
 Calls = Mapping[str, Sequence[Tensor]]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rdm_solo.spectra.collapse import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
+from rdm_solo.collapse.rules import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
 from studies.alarms.plan import PLAN
 from studies.alarms.runs import READ
 from studies.table import Row, series

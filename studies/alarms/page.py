@@ -5,9 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.runs.files import write_atomically
-from rdm_solo.spectra.collapse import (
+from rdm_solo.collapse.rules import (
     BELOW_UNTRAINED,
     COMPLETE,
     DESTROYED,
@@ -17,6 +15,8 @@ from rdm_solo.spectra.collapse import (
     STUCK,
     WRONG_WAY,
 )
+from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.runs.files import write_atomically
 from studies import markdown
 from studies.alarms import choosing, judging, measures
 from studies.alarms.judging import Alarm, Judged, below, gain, package_rules

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.runs.files import write_atomically
 from studies.neighbours import knn_accuracy
 

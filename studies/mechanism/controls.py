@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rdm_solo.filters import SpectralFilter
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.spectra import correlation, effective_rank
 
 HALVINGS = 20  # bisection steps for the noise's scale, between 0 and 16 times the outputs' scale

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from rdm_solo.callbacks.divergence import Diverged, DivergenceGuard
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 
 
 class Regression(pl.LightningModule):

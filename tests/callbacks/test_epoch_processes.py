@@ -5,8 +5,8 @@ import torch
 from conftest import features
 from torch import nn
 
-from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.callbacks.epoch_spectra import EpochSpectra
+from rdm_solo.observe.branches import Observer, Outputs
+from rdm_solo.observe.epoch_spectra import EpochSpectra
 
 STEPS, ROWS, K = 8, 24, 10
 

@@ -14,11 +14,11 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from rdm_solo.callbacks import Diagnostics, EpochTable
-from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.callbacks.parts import observer
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.observe.branches import Observer, Outputs
+from rdm_solo.observe.parts import observer
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra, effective_rank
 

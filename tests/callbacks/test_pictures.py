@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rdm_solo.callbacks import pictures
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.loggers import charts
 from rdm_solo.loggers.run_logger import RunLogger
 from rdm_solo.runs import spectra_files

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_runs import SMALL, all_rows, run
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 
 EPOCH = ["max_epochs=1", "scheduler.warmup_epochs=0"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.small_runs import SMALL, CutInEpoch, all_rows, checkpoint, configure, rows, run
 
-from rdm_solo.callbacks.advice import advice
-from rdm_solo.spectra.collapse import (
+from rdm_solo.collapse.advice import advice
+from rdm_solo.collapse.rules import (
     BELOW_UNTRAINED,
     COMPLETE,
     DESTROYED,

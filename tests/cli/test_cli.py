@@ -9,7 +9,7 @@ import pytest
 
 import rdm_solo.__main__
 from rdm_solo.cli import arguments, terminal
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 
 
 @pytest.mark.parametrize(

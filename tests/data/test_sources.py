@@ -15,7 +15,7 @@ from torchvision import datasets
 
 from rdm_solo import data
 from rdm_solo.data import DataError, Dataset, Images, folders, gratings
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from studies.neighbours import knn_accuracy
 
 CONF = Path(__file__).parents[2] / "conf" / "dataset"

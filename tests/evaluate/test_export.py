@@ -13,7 +13,7 @@ from support.small_runs import SMALL, checkpoint, run
 
 from rdm_solo.cli import arguments
 from rdm_solo.evaluate import export
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 
 RESNET = [o for o in SMALL if not o.startswith("backbone.")]
 RESNET += ["backbone.name=resnet18", "dataset.num_train=16", "dataset.num_val=16", "knn.k=5"]

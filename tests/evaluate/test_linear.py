@@ -16,7 +16,7 @@ from support.small_runs import SMALL, run
 from rdm_solo.cli import arguments
 from rdm_solo.data import loader, synthetic
 from rdm_solo.evaluate import features, linear, linear_config, probe
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import weight_files
 from rdm_solo.runs import saved_config
 from rdm_solo.train import datamodule

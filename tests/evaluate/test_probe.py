@@ -6,7 +6,7 @@ import torch
 
 from rdm_solo.data.draws import generator
 from rdm_solo.evaluate.probe import Protocol, accuracies, fit_linear
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 
 
 def blobs(n: int, classes: int, seed: int, width: int = 12) -> tuple[torch.Tensor, torch.Tensor]:

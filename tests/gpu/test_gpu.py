@@ -13,9 +13,9 @@ from support.waits import Waits
 from torch import Tensor, nn
 
 from benchmarks.cost import Step
-from rdm_solo.callbacks.parts import observer
 from rdm_solo.filters import SpectralFilter, get, relative_cut
 from rdm_solo.methods.chosen_filter import shipped_filters
+from rdm_solo.observe.parts import observer
 from rdm_solo.spectra import BranchSpectra
 
 pytestmark = [

@@ -8,14 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rdm_solo.messages import (
-    UserError,
-    check_bool,
-    check_choice,
-    check_installed,
-    check_integer,
-    check_number,
-)
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.packages import check_installed
+from rdm_solo.ground.values import check_bool, check_choice, check_integer, check_number
 
 NO_NUMBERS = [True, np.True_, math.nan, math.inf, -math.inf, "1", None, [2], 1j]
 NO_INTEGERS = [0, -1, 2.0, 2**31, -(10**30), *NO_NUMBERS]
@@ -79,7 +74,9 @@ def test_missing_packages_are_named_with_what_installs_them(
         (tmp_path / name).touch()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr("rdm_solo.messages.__file__", str(tmp_path / "rdm_solo" / "messages.py"))
+    monkeypatch.setattr(
+        "rdm_solo.ground.packages.__file__", str(tmp_path / "rdm_solo" / "ground" / "packages.py")
+    )
     names = modules.replace(" ", ", ").replace("solo", "solo-learn")
     with pytest.raises(UserError, match=f"a run needs {names};") as refused:
         check_installed("a run", *modules.split())

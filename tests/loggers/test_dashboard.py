@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rdm_solo.ground.errors import UserError
 from rdm_solo.loggers import charts, dashboard
-from rdm_solo.messages import UserError
 from rdm_solo.runs.columns import COLUMNS
 
 workspaces = pytest.importorskip("wandb_workspaces.workspaces")

@@ -5,7 +5,7 @@ import torch
 from support.small_methods import batch, configure, loss_of
 
 from rdm_solo import methods
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import solo_learn
 
 pytestmark = pytest.mark.filterwarnings("ignore")

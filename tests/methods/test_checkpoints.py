@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from support.small_methods import foreign, load
 
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn, weight_files
 from rdm_solo.methods.weight_files import Spec
 

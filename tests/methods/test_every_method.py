@@ -18,8 +18,8 @@ from support.small_methods import batch, configure, loss_of, make
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from rdm_solo import methods
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.descriptions import METHODS
 

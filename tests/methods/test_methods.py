@@ -10,8 +10,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from rdm_solo import methods
 from rdm_solo.filters import SpectralFilter
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import models, optimizers, solo_learn
 
 # A method's own predictor, another one, and a filter on either side.

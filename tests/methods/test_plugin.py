@@ -14,8 +14,8 @@ from support.small_runs import SILENT, rows
 
 from rdm_solo import callbacks, data, methods, register_methods
 from rdm_solo.data import Pipeline, Views
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import plugin, solo_learn
 from rdm_solo.runs import spectra_files
 from rdm_solo.train.datamodule import DataModule

@@ -15,7 +15,7 @@ from support.small_runs import QUICK, SMALL
 
 import rdm_solo
 from rdm_solo import train
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.notebook.fitting import words
 
 ARGUMENTS = [*QUICK[:2], *SMALL]

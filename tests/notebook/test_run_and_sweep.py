@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from support import report_pages
 
 import rdm_solo
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 
 pytest.importorskip("pandas")
 SEEDS = {-0.5: (80.0, 84.0, 91.0), -0.3: (95.0, 93.0)}  # accuracies by exponent

@@ -12,7 +12,7 @@ from support.drills import draws, record, tries
 from support.small_runs import same
 
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, random_state
-from rdm_solo.messages import CannotWrite, UserError
+from rdm_solo.ground.errors import CannotWrite, UserError
 from rdm_solo.runs import checkpoints, files
 
 FORKED = multiprocessing.get_context("fork")

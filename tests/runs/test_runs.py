@@ -11,7 +11,7 @@ from support import written_runs
 
 from rdm_solo import runs
 from rdm_solo.cli.config_files import config_folder
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import saved_config, trust
 from rdm_solo.runs.settings import differences
 from rdm_solo.train import compose

@@ -7,7 +7,7 @@ import torch
 from conftest import ROOT
 from support.small_runs import train_study
 
-from rdm_solo.spectra.collapse import BELOW_UNTRAINED
+from rdm_solo.collapse.rules import BELOW_UNTRAINED
 from studies import table, training
 from studies.alarms import choosing, data, judging, measures, outcome, page, plan, runs
 

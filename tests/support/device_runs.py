@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.train import trainer as trainers
 from support import second_device, waits
 from support.small_runs import run

@@ -5,8 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from rdm_solo import data, distributed
+from rdm_solo import data
 from rdm_solo.data import Pipeline, Views
+from rdm_solo.ground import distributed
 
 SIZE = 16
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rdm_solo import devices
+from rdm_solo.ground import devices
 from support import waits
 
 NAME = "fake"

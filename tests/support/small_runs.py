@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.train import compose
 from rdm_solo.train.run import run as train
 

@@ -10,8 +10,8 @@ from support.small_runs import SMALL, all_rows, checkpoint, rows, run
 
 from rdm_solo import runs
 from rdm_solo.callbacks.divergence import Diverged
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 
 QUICK = [option for option in SMALL if "pred_hidden" not in option]
 QUICK += ["dataset.num_train=32", "knn.k=3", "trainer.enable_progress_bar=false"]

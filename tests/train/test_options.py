@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
 from rdm_solo import runs
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.train import compose, sweep
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]

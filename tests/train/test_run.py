@@ -11,8 +11,8 @@ import torch
 from omegaconf import OmegaConf
 from support.small_runs import DRAWN, SMALL, rows, run
 
-from rdm_solo.lightning import pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import read_metrics, spectra_files
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.train import derived_values

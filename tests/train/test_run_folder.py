@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from support.small_runs import SMALL, CutInEpoch, rows, run
 
 from rdm_solo.cli import arguments
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.train import folders
 

@@ -12,7 +12,7 @@ from conftest import command, started
 from support.drills import draws, record, tries
 from support.small_runs import DRAWN, SMALL, rows, run
 
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import checkpoints
 from rdm_solo.train.stopping import Stopped
 

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from rdm_solo import runs
 from rdm_solo.callbacks import Diagnostics
-from rdm_solo.lightning import PACKAGES, pl
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import PACKAGES, pl
 from rdm_solo.watch import Bounds, Watch, WatchCallback
 from rdm_solo.watch.loop import USER_SCALARS
 

@@ -8,7 +8,7 @@ from support.small_runs import rows
 from torch import nn
 
 from rdm_solo import plots, report, runs
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
 from rdm_solo.report import figures
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra

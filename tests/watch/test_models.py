@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rdm_solo import runs
-from rdm_solo.callbacks.parts import observer
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.observe.parts import observer
 from rdm_solo.watch import Watch
 
 

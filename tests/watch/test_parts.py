@@ -5,8 +5,8 @@ import torch
 from support.own_models import BYOL, DIM, SimSiam, batches, watched_epoch
 from torch import nn
 
-from rdm_solo.callbacks import parts
-from rdm_solo.messages import UserError
+from rdm_solo.ground.errors import UserError
+from rdm_solo.observe import parts
 from rdm_solo.spectra import BranchSpectra
 from rdm_solo.watch import Watch
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from rdm_solo.collapse.rules import DESTROYED, RULE, WRONG_WAY
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.spectra.collapse import DESTROYED, RULE, WRONG_WAY
 
 LOG = (
     "log(sigma) is negative below sigma = 1: it flips the sign of these directions and amplifies "

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from rdm_solo.callbacks.branches import Observer
-from rdm_solo.messages import UserError, suggest
+from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.observe.branches import Observer
 
 # Names by role, in the order in which they are tried. solo-learn's methods have `predictor`,
 # `projector` and `momentum_projector`, and ours also have `target_head`. lightly's models have
@@ -222,7 +222,7 @@ def observer(module: Any) -> Observer:
 
 def _branch_observer(module: Any) -> Observer:
     if hasattr(module, "dino_loss_func") or hasattr(module, "prototypes"):
-        from rdm_solo.callbacks import softmax_branches
+        from rdm_solo.observe import softmax_branches
 
         if softmax_observer := softmax_branches.observer(module):
             return softmax_observer

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.devices import has_float64
-from rdm_solo.distributed import gather_objects, rank, sum_over_processes
+from rdm_solo.ground.devices import has_float64
+from rdm_solo.ground.distributed import gather_objects, rank, sum_over_processes
+from rdm_solo.observe.branches import Observer, Outputs
 
 if TYPE_CHECKING:  # torchmetrics takes seconds to load
     from rdm_solo.spectra.branch_spectra import BranchSpectra

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rdm_solo.callbacks.branches import Observer, Outputs
+from rdm_solo.observe.branches import Observer, Outputs
 
 
 class _Swav(Observer):

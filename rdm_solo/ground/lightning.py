@@ -11,7 +11,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.messages import check_installed
+from rdm_solo.ground.packages import check_installed
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

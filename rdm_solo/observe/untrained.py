@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rdm_solo.callbacks.epoch_spectra import EpochSpectra
-from rdm_solo.callbacks.parts import observer
-from rdm_solo.lightning import pl
+from rdm_solo.ground.lightning import pl
+from rdm_solo.observe.epoch_spectra import EpochSpectra
+from rdm_solo.observe.parts import observer
 
 if TYPE_CHECKING:
     from rdm_solo.spectra import Spectra

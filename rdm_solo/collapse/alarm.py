@@ -1,11 +1,11 @@
-"""Warn once about each kind of collapse, using the rules of :mod:`rdm_solo.spectra.collapse`."""
+"""Warn once about each kind of collapse, using the rules of :mod:`rdm_solo.collapse.rules`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.distributed import broadcast_object, rank
-from rdm_solo.spectra.collapse import RULE, Bounds, MeasuredEpoch, kinds_of_collapse
+from rdm_solo.collapse.rules import RULE, Bounds, MeasuredEpoch, kinds_of_collapse
+from rdm_solo.ground.distributed import broadcast_object, rank
 
 if TYPE_CHECKING:
     from rdm_solo.spectra.epoch_summary import Spectra

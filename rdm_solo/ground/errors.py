@@ -1,0 +1,47 @@
+"""Errors that the user can fix, and the parts of their messages."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class UserError(ValueError):
+    """An error that the user can fix; commands print its message without a traceback."""
+
+
+class CannotWrite(UserError):
+    """An error for a file that cannot be written."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path} cannot be written: {error.strerror or error}")
+
+
+def suggest(word: object, allowed: Iterable[str]) -> str:
+    """Return a clause that names the closest allowed word, or an empty string.
+
+    >>> suggest("cosin", ["linear", "cosine"])
+    "; did you mean 'cosine'?"
+    """
+    close = difflib.get_close_matches(str(word), list(allowed), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def printable(text: object) -> str:
+    """Return the text on one line, with unprintable characters escaped."""
+    return str(text) if str(text).isprintable() else repr(str(text))[1:-1]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the class name if there is no message."""
+    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+
+
+def join_first(names: Iterable[str]) -> str:
+    """Join up to three names and count the others.
+
+    >>> join_first("abcde"), join_first("ab")
+    ('a; b; c; and 2 more', 'a; b')
+    """
+    names = list(names)
+    more = [f"and {len(names) - 3} more"] if len(names) > 3 else []
+    return "; ".join([*names[:3], *more])
