@@ -2,14 +2,13 @@
 
 import contextlib
 import difflib
-import hashlib
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
+from rdm_solo.cli.resolvers import register_resolvers
 from rdm_solo.cli.terminal import errors_without_traceback, log_to_terminal
 from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.ground.packages import EXTRAS, TRAINING, check_installed
@@ -20,40 +19,56 @@ HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shel
 OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
 
 
-def command(job: Callable[[Any], Any], config: str, with_hydra: bool = False) -> None:
-    """Run the job with the config composed from the command line.
-
-    Hydra handles ``--help``, ``--cfg`` and so on, and calls the job for each run of a sweep.
-    """
+def command(job: Callable[[Any], Any], config: str, argv: Sequence[str]) -> None:
+    """Run a command: call the job with its config, or with each config of a sweep."""
     with errors_without_traceback():
         check_installed("this command", *(["hydra"] if config == "preview" else TRAINING))
-        import hydra
-
         log_to_terminal()
-        argv = sys.argv[1:]
-        if config != "config" and argv and not argv[0].startswith("-") and "=" not in argv[0]:
+        argv = list(argv)
+        if argv and not argv[0].startswith("-") and "=" not in argv[0]:
             argv[0] = f"run={argv[0]}"
-        if "all" in argv and "--help" in argv:
-            argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
-            argv.sort(key="--help".__eq__)  # Hydra takes options only before it
-        sys.argv[1:] = quote(argv, config)
-        arguments = _parse(sys.argv[1:])
-        if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
-            job(compose(config, sys.argv[1:], with_hydra))
-            return
-        from rdm_solo.cli import option_help
+        if uses_hydra_flag(argv, config):
+            with hydra_errors_as_user_errors(config, argv):
+                run_hydra(job, config, argv)
+        else:
+            job(compose(config, argv))
 
-        register_resolvers(option_help.groups, option_help.main_options, option_help.options)
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
-        with hydra_errors_as_user_errors(config, arguments.overrides):
-            hydra.main(str(config_folder()), config, version_base="1.3")(job)()
+
+def uses_hydra_flag(argv: Sequence[str], config: str = "config") -> bool:
+    """Return whether the arguments ask Hydra for help, for a printed config, or for a sweep."""
+    arguments = _parse(argv, config)
+    return any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS)
+
+
+def run_hydra(job: Callable[[Any], Any], config: str, argv: Sequence[str]) -> None:
+    """Start Hydra, which answers ``--help`` and the like or calls the job for each run.
+
+    ``hydra.main`` does the same with ``sys.argv``, which Lightning needs unchanged: it repeats the
+    command for the other processes of a run.
+    """
+    import hydra
+    from hydra._internal.utils import _run_hydra, get_args_parser
+
+    from rdm_solo.cli import option_help
+
+    arguments = _parse(argv, config)
+    register_resolvers(option_help.groups, option_help.main_options, option_help.options)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
+    hydra.version.setbase("1.3")
+    _run_hydra(
+        args=arguments,
+        args_parser=get_args_parser(),
+        task_function=job,
+        config_path=str(config_folder()),
+        config_name=config,
+    )
 
 
 def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
     """Compose the config, and Hydra's own if asked; raise UserError for what Hydra rejects."""
     import hydra
 
-    arguments = _parse(quote(argv, config))
+    arguments = _parse(argv, config)
     overrides = list(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{os.path.abspath(arguments.config_dir)}]")
@@ -65,15 +80,20 @@ def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
         return hydra.compose(arguments.config_name or config, overrides, with_hydra)
 
 
-def _parse(argv: Sequence[str]) -> Any:
+def _parse(argv: Sequence[str], config: str) -> Any:
+    """Return Hydra's parsed arguments."""
     from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
         raise UserError(f"{message}; options are written NAME=VALUE and stand after -m")
 
+    argv = quote(argv, config)
+    if "all" in argv and "--help" in argv:
+        argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
+        argv.sort(key="--help".__eq__)  # Hydra takes options only before it
     parser: Any = get_args_parser()
     parser.error = refuse
-    return parser.parse_args(list(argv))
+    return parser.parse_args(argv)
 
 
 def quote(argv: Sequence[str], config: str = "config") -> list[str]:
@@ -96,40 +116,6 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
             argument = f"++{argument}"
         arguments.append(argument)
     return arguments
-
-
-def register_resolvers(*resolvers: Any) -> None:
-    """Register the functions that our config files call."""
-    from omegaconf import OmegaConf
-
-    for resolver in (exponent, stem, warm_up, time_or_job, *resolvers):
-        OmegaConf.register_new_resolver(f"rdm_solo.{resolver.__name__}", resolver, replace=True)
-
-
-def exponent(p: Any) -> str:
-    """Return the exponent's part of a folder's name, if there is one; a schedule is a mapping."""
-    text = "_".join(map(str, p.values())) if isinstance(p, Mapping) else str(p)
-    return "" if p is None else f"_p={text}"
-
-
-def warm_up(epochs: float, max_epochs: int) -> float:
-    """Return the warm-up's length in epochs, capped at a fifth of the run."""
-    return min(epochs, round(max_epochs / 5, 3))
-
-
-def stem(image_size: int) -> str:
-    """Return the stem of a ResNet that suits the size of the views in pixels."""
-    return "small" if image_size <= 64 else "imagenet"
-
-
-def time_or_job(now: str, overrides: Sequence[str]) -> str:
-    """Return the start of a default folder name: the time, or the SLURM job and a hash of options.
-
-    A requeued job and all its processes then use the same folder.
-    """
-    job = os.environ.get("SLURM_JOB_ID")
-    digest = hashlib.sha256(" ".join(overrides).encode()).hexdigest()[:6]
-    return now if job is None else f"job_{job}_{digest}"
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,4 +79,4 @@ def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
 
 def main() -> None:
     """Run the command."""
-    arguments.command(export, "export")
+    arguments.command(export, "export", sys.argv[1:])

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import statistics
+import sys
 import time
 from dataclasses import asdict
 from functools import partial
@@ -103,4 +104,4 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command."""
-    arguments.command(evaluate, "linear")
+    arguments.command(evaluate, "linear", sys.argv[1:])

@@ -1,5 +1,7 @@
 """The command ``rdm-solo preview``, whose ``--help`` does not import torch."""
 
+import sys
+
 from omegaconf import DictConfig
 
 from rdm_solo.cli import arguments
@@ -11,4 +13,4 @@ def _job(cfg: DictConfig) -> None:
     preview(cfg)
 
 
-arguments.command(_job, "preview")
+arguments.command(_job, "preview", sys.argv[1:])

@@ -1,14 +1,16 @@
 """Run ``rdm-solo train``: train one model, or every run of a sweep."""
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
+from rdm_solo.runs.files import make_results_folder
 from rdm_solo.train import checks, processes
 
 log = logging.getLogger("rdm_solo")
@@ -19,45 +21,72 @@ def main() -> None:
     processes.exit_with_parent()
     with terminal.errors_without_traceback():
         check_installed("this command", *TRAINING)
-        job: Callable[[Any], object] = _train
-        if any(option.startswith("resume=") for option in sys.argv):
+        argv = sys.argv[1:]
+        if any(option.startswith("resume=") for option in argv):
             from rdm_solo.train import resume
 
-            sys.argv[1:] = resume.expand(sys.argv[1:])
-        if not {"-m", "--multirun"}.isdisjoint(sys.argv):
-            from rdm_solo.train import sweep
+            argv = resume.expand(argv)
+        if not arguments.uses_hydra_flag(argv):
+            _start_run(argv)
+            return
+        with arguments.hydra_errors_as_user_errors("config", argv):
+            if {"-m", "--multirun"}.isdisjoint(argv):  # --help, --cfg and so on
+                arguments.run_hydra(_train, "config", argv)
+            else:
+                from rdm_solo.train import sweep
 
-            sweep.check_all(sys.argv[1:])
-            sys.argv[1:] = sweep.with_folder(sys.argv[1:])
-            job = sweep.run_command
-        arguments.command(job, "config", with_hydra=True)
+                sweep.check_all(argv)
+                arguments.run_hydra(sweep.run_command, "config", sweep.with_folder(argv))
 
 
-def _train(cfg: Any) -> None:
-    """Train one run in the folder ``hydra.run.dir``."""
-    from omegaconf import open_dict
+def _start_run(argv: Sequence[str]) -> None:
+    """Check the config, then start one run as a Hydra app in the folder ``hydra.run.dir``.
 
-    overrides, folder = list(cfg.hydra.overrides.task), Path(cfg.hydra.run.dir)
-    has_folder = any(option.startswith("hydra.run.dir=") for option in cfg.hydra.overrides.hydra)
+    The config is composed twice, because Hydra makes the folder before it calls the job, and a
+    refused command must leave no folder behind.
+    """
+    has_folder = any(option.startswith("hydra.run.dir=") for option in argv)
     if processes.started_by_torchrun() and not has_folder:
         raise UserError(
             "under torchrun, pass hydra.run.dir=FOLDER: otherwise each process chooses its own."
         )
-    with open_dict(cfg):
-        del cfg.hydra
-    if processes.is_rank_zero():
-        p = "" if cfg.p is None else f", p={cfg.p}"
-        log.info(f"Starting {cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name} ...")
+    cfg = arguments.compose("config", argv, with_hydra=True)
     checks.check(cfg)
-    # Lightning starts the run's other processes with this process's arguments.
-    sys.argv[1:] = [*sys.argv[1:], f"hydra.run.dir='{folder.absolute()}'"]
-    from rdm_solo.train.run import run
-    from rdm_solo.train.stopping import Stopped
+    folder = Path(cfg.hydra.run.dir)  # its name may contain the time
+    with _removed_if_empty(folder):
+        make_results_folder(folder, "another hydra.run.dir")
+        arguments.run_hydra(_train, "config", [*argv, f"hydra.run.dir='{folder}'"])
 
+
+@contextlib.contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """Remove the new folders on the path to ``folder`` if nothing was written to them."""
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        run(cfg, folder, overrides=overrides)
-    except Stopped as stop:
-        raise SystemExit(stop.status) from None
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # not empty
+            for path in new_folders:
+                path.rmdir()
+
+
+def _train(cfg: Any) -> None:
+    """Train one run; Hydra calls this."""
+    from hydra.core.hydra_config import HydraConfig
+
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir if hydra.job.chdir else hydra.run.dir)
+    with terminal.errors_without_traceback():
+        if processes.is_rank_zero():
+            p = "" if cfg.p is None else f", p={cfg.p}"
+            log.info(f"Starting {cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name} ...")
+        from rdm_solo.train.run import run  # with torch and Lightning: seconds
+        from rdm_solo.train.stopping import Stopped
+
+        try:
+            run(cfg, folder, overrides=list(hydra.overrides.task))
+        except Stopped as stop:
+            raise SystemExit(stop.status) from None
 
 
 if __name__ == "__main__":

@@ -93,8 +93,6 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     """Return where to start; raise UserError if the folder holds a run that cannot resume."""
-    if cfg.resume and Path(cfg.resume).resolve() != folder.resolve():
-        raise UserError(f"resume={cfg.resume} already sets the folder: leave hydra.run.dir out.")
     if not (folder / CONFIG).is_file():
         return Start()
     earlier = saved_config.run_config(folder)

@@ -21,12 +21,17 @@ def expand(argv: Sequence[str]) -> list[str]:
     Options that were passed as well override the recorded options. For a sweep's folder, the whole
     sweep is submitted again: unfinished runs resume and finished runs are left alone.
     """
-    options = dict.fromkeys(argv)
-    resumes = [option for option in options if option.startswith("resume=")]
-    if not resumes or any(option.startswith("hydra.run.dir=") for option in options):
+    resumes = [option for option in argv if option.startswith("resume=")]
+    if not resumes:
         return list(argv)
-    folder = Path(resumes[-1].partition("=")[2].strip("'\""))
-    passed = [o for o in options if o not in (*resumes, "-m", "--multirun")]
+    folder = Path(_value(resumes[-1]))
+    passed = []
+    for option in dict.fromkeys(argv):
+        if option.startswith("hydra.run.dir="):  # Lightning adds it for a run's other processes
+            if Path(_value(option)).resolve() != folder.resolve():
+                raise UserError(f"{resumes[-1]} already sets the folder: leave hydra.run.dir out.")
+        elif option not in ("-m", "--multirun") and not option.startswith("resume="):
+            passed.append(option)
     if (folder / SWEEP).is_file():
         return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir='{folder.absolute()}'"]
     if not (folder / OVERRIDES).is_file():
@@ -59,6 +64,10 @@ def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
         # A folder is not trusted to start uploads.
         options.setdefault("logger.wandb.offline", "logger.wandb.offline=true")
     return list(options.values())
+
+
+def _value(option: str) -> str:
+    return option.partition("=")[2].strip("'\"")
 
 
 def _key(option: str) -> str:

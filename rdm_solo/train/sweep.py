@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.cli.arguments import compose, quote, register_resolvers, time_or_job
+from rdm_solo.cli.arguments import compose, quote
+from rdm_solo.cli.resolvers import register_resolvers, time_or_job
 from rdm_solo.train import checks
 from rdm_solo.train.processes import PARENT, SWEEP_FOLDER, exit_with_parent
 
@@ -33,6 +34,8 @@ HEADINGS = {
     "feature/spread": "spread",
 }
 
+# Hydra's own options that a sweep passes on to its runs.
+LOGGING = ("hydra.verbose=", "hydra/job_logging=", "hydra.job_logging.")
 
 # A launcher's workers import this module for run_command, then compose the config.
 register_resolvers()
@@ -125,6 +128,7 @@ def _arguments(hydra: Any, folder: Path) -> list[str]:
     sources = hydra.runtime.config_sources
     flags = [f"--config-dir={s.path}" for s in sources if s.provider == "command-line"]
     overrides = [option for option in options if not option.startswith("launcher=")]
+    overrides += [option for option in hydra.overrides.hydra if option.startswith(LOGGING)]
     return [*flags, *overrides, f"hydra.run.dir='{folder}'"]
 
 

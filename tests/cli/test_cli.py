@@ -48,8 +48,7 @@ def jobs(monkeypatch, tmp_path):
 
     def run(*argv: str) -> list:
         configs: list = []
-        monkeypatch.setattr(sys, "argv", ["train", *argv])
-        arguments.command(configs.append, "config")
+        arguments.command(configs.append, "config", argv)
         return configs
 
     return run

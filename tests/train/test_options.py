@@ -69,7 +69,7 @@ def test_the_stem_follows_the_views(size, stem):
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("hydra.run.dir=blocked/run", "cannot be written"),
+        ("hydra.run.dir=blocked/run", "is not writable"),
         ("resume=nowhere", "resume=nowhere has no .hydra/overrides.yaml"),
     ],
 )
