@@ -98,7 +98,7 @@ def groups(*, _root_: Any) -> str:
     lines: list[str] = []
     for path in sorted(config_folder().glob("*/*.yaml")):
         group = path.parent.name
-        if group in _root_.hydra.runtime.choices and group != "recipe":  # defaults choose recipes
+        if group in _root_.hydra.runtime.choices and group != "recipe":  # chosen by defaults
             header = " ".join(line.strip("# ") for line in _header(path) if "@" not in line)
             lines += _entry(group, path.stem, _first_sentence(header))
     return _page(lines)

@@ -28,7 +28,7 @@ def explained(text: str) -> dict[str, str]:
 
 GROUPS = {
     group: sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
-    for group in ("method", "dataset", "launcher", "logger", "trainer")
+    for group in ("method", "dataset", "launcher", "logger", "sizes", "trainer")
 }
 if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
     GROUPS["launcher"].remove("ray")

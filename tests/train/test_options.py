@@ -59,6 +59,24 @@ def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monke
     sweep.check_all(["-m", "filter=target_pow", "p=-0.5,-1", "seed=range(2)"])
 
 
+@pytest.mark.parametrize(
+    ("dataset", "backbone", "batch", "epochs"),
+    [
+        ("digits", "small_resnet", 64, 30),
+        ("textures", "small_resnet", 64, 30),
+        ("cifar100", "resnet18", 256, 100),
+        ("folder", "resnet18", 256, 100),
+        ("imagenet100", "resnet18", 128, 400),
+        ("imagenet", "resnet50", 512, 100),
+    ],
+)
+@pytest.mark.parametrize("method", ["simsiam", "vanilla", "wmse"])
+def test_a_data_set_chooses_the_sizes_of_every_method(method, dataset, backbone, batch, epochs):
+    cfg = compose([f"dataset={dataset}", f"method={method}"])
+    assert (cfg.backbone.name, cfg.batch_size, cfg.max_epochs) == (backbone, batch, epochs)
+    assert compose([f"dataset={dataset}", "sizes=small"]).backbone.name == "small_resnet"
+
+
 @pytest.mark.parametrize(("size", "stem"), [(32, "small"), (64, "small"), (96, "imagenet")])
 def test_the_stem_follows_the_views(size, stem):
     cfg = compose(["dataset=folder", f"dataset.image_size={size}"])
