@@ -102,16 +102,17 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5',b"]
     """
-    sweeps = "-m" in argv or "--multirun" in argv
+    is_sweep = "-m" in argv or "--multirun" in argv
     group = OPEN_GROUPS.get(config)
     has_choice = any(argument.startswith(f"{group}=") for argument in argv)
     arguments = []
     for argument in argv:
         name, _, value = argument.partition("=")
-        if "=" in value and value[0] not in "'\"[{" and not argument.startswith("-"):
-            parts = value.split(",") if sweeps else [value]
-            value = ",".join(f"'{part}'" if "=" in part else part for part in parts)
-            argument = f"{name}={value}"
+        needs_quotes = "=" in value and value[0] not in "'\"[{"
+        if needs_quotes and not argument.startswith("-"):
+            values = value.split(",") if is_sweep else [value]
+            quoted = [f"'{value}'" if "=" in value else value for value in values]
+            argument = f"{name}={','.join(quoted)}"
         if name.startswith(f"{group}.") and not has_choice:
             argument = f"++{argument}"
         arguments.append(argument)
@@ -132,29 +133,46 @@ def hydra_errors_as_user_errors(config: str, overrides: Sequence[str]) -> Iterat
 
 def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     """Return a one-line message that suggests the nearest name for an unknown name."""
+    text = " ".join(str(error).split())
+    if getattr(error, "options", None):
+        return _unknown_choice(error)
+    unknown_key = re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text)
+    if unknown_key:
+        return _unknown_key(unknown_key[1], config, overrides)
+    argument = getattr(error, "override", "")
+    if argument:
+        return f"cannot read the argument {argument!r}: {text}"
+    return text
+
+
+def _unknown_choice(error: Any) -> str:
+    """Return the message for an unknown option of a group, such as ``filter=target``."""
+    ((group, choice),) = re.findall("((?:hydra/)?[^/]*)/(.*)", error.missing_cfg_file)
+    plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_launcher"
+    if group == "hydra/launcher" and plugin in EXTRAS:
+        check_installed(f"{group}={choice}", plugin)
+    options = list(error.options)
+    for path in (config_folder() / group).glob("*/*.yaml"):
+        options.append(f"{path.parent.name}/{path.stem}")
+    hint = suggest(choice, options) or "; --help all lists them"
+    return f"there is no {group}={choice}{hint}"
+
+
+def _unknown_key(key: str, config: str, overrides: Sequence[str]) -> str:
+    """Return the message for an unknown option; its group may be right, as in ``filter.power``."""
     from omegaconf import OmegaConf
 
-    text = " ".join(str(error).split())
-    if getattr(error, "options", None):  # an unknown option of a group
-        ((group, choice),) = re.findall("((?:hydra/)?[^/]*)/(.*)", error.missing_cfg_file)
-        plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_launcher"
-        if group == "hydra/launcher" and plugin in EXTRAS:
-            check_installed(f"{group}={choice}", plugin)
-        nested = (config_folder() / group).glob("*/*.yaml")
-        options = [*error.options, *(f"{path.parent.name}/{path.stem}" for path in nested)]
-        hint = suggest(choice, options) or "; --help all lists them"
-        return f"there is no {group}={choice}{hint}"
-    if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
-        choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
-        cfg = compose(config, choices, with_hydra=True)
-        names = [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-        names = [name for name in names if name.startswith("hydra") == key[1].startswith("hydra")]
-        leaves = {name.rpartition(".")[2]: name for name in reversed(names)}
-        close = difflib.get_close_matches(key[1].rpartition(".")[2], leaves, n=1)
-        hint = f"; did you mean {leaves[close[0]]!r}?" if close else "; --help all lists them"
-        if key[1].startswith("trainer."):
-            hint += f" (other Trainer arguments are passed as ++{key[1]}=...)"
-        return f"there is no option {key[1]!r}{hint}"
-    if override := getattr(error, "override", ""):
-        return f"cannot read the argument {override!r}: {text}"
-    return text
+    # The keys that exist with the groups that were chosen.
+    choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
+    cfg: Any = compose(config, choices, with_hydra=True)
+    is_hydra_key = key.startswith("hydra")
+    keys_by_leaf: dict[str, str] = {}
+    for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False)):
+        if name.startswith("hydra") == is_hydra_key:
+            keys_by_leaf.setdefault(name.rpartition(".")[2], name)
+
+    close = difflib.get_close_matches(key.rpartition(".")[2], keys_by_leaf, n=1)
+    hint = f"; did you mean {keys_by_leaf[close[0]]!r}?" if close else "; --help all lists them"
+    if key.startswith("trainer."):
+        hint += f" (other Trainer arguments are passed as ++{key}=...)"
+    return f"there is no option {key!r}{hint}"

@@ -14,7 +14,8 @@ def config_folder() -> Path:
 
 def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and value of every entry in nested mappings and lists."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in items:
         yield f"{prefix}{key}", value
         if is_section(value):
             yield from dotted(value, f"{prefix}{key}.")
@@ -22,5 +23,6 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def is_section(value: Any) -> bool:
     """Return whether a config value contains options."""
-    inner = value if isinstance(value, list) else [value]
-    return any(isinstance(each, dict) and each for each in inner)
+    if isinstance(value, list):
+        return any(is_section(item) for item in value if isinstance(item, dict))
+    return isinstance(value, dict) and bool(value)

@@ -22,7 +22,10 @@ REFERENCE = re.compile(r"\$\{(?!oc\.|rdm_solo\.)")
 def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield each dotted key of a YAML file with the comments above and after it."""
     text = path.read_text(encoding="utf-8")
-    lines, header = text.splitlines(), len(_header(path))
+    if "@package _global_" in text:
+        prefix = ""
+    lines = text.splitlines()
+    header = len(_header(path))
 
     def visit(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, yaml.SequenceNode):
@@ -30,15 +33,16 @@ def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
                 yield from visit(item, f"{prefix}{number}.")
         elif isinstance(node, yaml.MappingNode) and not node.flow_style:
             for name, value in node.value:
-                first = last = name.start_mark.line
+                last = name.start_mark.line
+                first = last
                 while first > header and lines[first - 1].lstrip().startswith("#"):
                     first -= 1
-                comment_above = [line.strip(" #") for line in lines[first:last]]
-                comment_after = lines[last].partition(" # ")[2]
-                yield f"{prefix}{name.value}", " ".join([*comment_above, comment_after]).strip()
+                sentences = [line.strip(" #") for line in lines[first:last]]
+                sentences.append(lines[last].partition(" # ")[2])
+                yield f"{prefix}{name.value}", " ".join(sentences).strip()
                 yield from visit(value, f"{prefix}{name.value}.")
 
-    yield from visit(yaml.compose(text), "" if "@package _global_" in text else prefix)
+    yield from visit(yaml.compose(text), prefix)
 
 
 def main_options(config: str, *keys: str, _root_: Any) -> str:
@@ -48,10 +52,12 @@ def main_options(config: str, *keys: str, _root_: Any) -> str:
     lines: list[str] = []
     for key in keys:
         if key in choices:
+            value = choices[key]
             text = ", ".join(sorted(path.stem for path in (config_folder() / key).glob("*.yaml")))
         else:
+            value = OmegaConf.select(_root_, key)
             text = _first_sentence(texts[key])
-        lines += _entry(key, choices.get(key, OmegaConf.select(_root_, key)), text, 22)
+        lines += _entry(key, value, text, column=22)
     return _page(lines)
 
 
@@ -68,8 +74,10 @@ def options(config: str, *, _root_: Any) -> str:
     for key, value in dotted(plain):
         if HIDDEN.search(key) or REFERENCE.match(str(value)):
             continue
-        if key in choices or is_section(value):
-            if key in texts and "." not in key and key not in choices:
+        if key in choices:
+            continue
+        if is_section(value):
+            if key in texts and "." not in key:
                 lines += ["", *textwrap.wrap(f"{key}: {texts[key]}", WIDTH)]
             continue
         if str(value).startswith("${rdm_solo."):
@@ -82,11 +90,12 @@ def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
     """Collect comments by key; chosen files override others, the command's file overrides all."""
     folder = config_folder()
     chosen = {folder / g.split("@")[0] / f"{choice}.yaml" for g, choice in choices.items()}
-    paths = sorted(
-        folder.glob("*/**/*.yaml"), key=lambda p: (p in chosen, "recipe" not in p.parts, p)
-    )
+
+    def precedence(path: Path) -> tuple[bool, bool, Path]:
+        return path in chosen, "recipe" not in path.parts, path
+
     texts: dict[str, str] = {}
-    for path in paths:
+    for path in sorted(folder.glob("*/**/*.yaml"), key=precedence):
         group = path.relative_to(folder).parts[0]
         prefix = "dataset.views." if group == "views" else f"{group}."
         texts |= {key: text for key, text in comments(path, prefix) if text}
@@ -95,18 +104,21 @@ def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
 
 def groups(*, _root_: Any) -> str:
     """List the options of a command's groups with the first sentence of each option's file."""
+    listed = set(_root_.hydra.runtime.choices) - {"recipe"}  # chosen by defaults
     lines: list[str] = []
     for path in sorted(config_folder().glob("*/*.yaml")):
         group = path.parent.name
-        if group in _root_.hydra.runtime.choices and group != "recipe":  # chosen by defaults
-            header = " ".join(line.strip("# ") for line in _header(path) if "@" not in line)
-            lines += _entry(group, path.stem, _first_sentence(header))
+        if group in listed:
+            sentences = [line.strip("# ") for line in _header(path) if "@" not in line]
+            lines += _entry(group, path.stem, _first_sentence(" ".join(sentences)))
     return _page(lines)
 
 
 def _entry(key: str, value: Any, text: str, column: int = COLUMN) -> list[str]:
     """Return lines with an option in one column and the text in another."""
-    option = f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+    if not isinstance(value, str):
+        value = json.dumps(value)
+    option = f"{key}={value}"
     line = f"{option:<{column - 2}}  {text}".rstrip()
     return textwrap.wrap(line, WIDTH, subsequent_indent=" " * column, break_long_words=False)
 

@@ -26,11 +26,15 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     >>> product_dtype(torch.float64)
     torch.float64
     """
-    backends = (getattr(torch.backends, name) for name in ("mkldnn", "cuda"))
-    precisions = [getattr(getattr(b, "matmul", None), "fp32_precision", None) for b in backends]
-    if None in precisions:  # torch 2.8
-        precisions = [{"highest": "ieee"}.get(torch.get_float32_matmul_precision(), "tf32")]
-    return dtype if set(precisions) <= {"ieee", "none"} else torch.float64
+    precisions = set()
+    for backend in (torch.backends.mkldnn, torch.backends.cuda):
+        matmul = getattr(backend, "matmul", None)
+        precisions.add(getattr(matmul, "fp32_precision", None))
+    if None in precisions:  # torch 2.8 has one setting for all backends
+        is_exact = torch.get_float32_matmul_precision() == "highest"
+    else:
+        is_exact = precisions <= {"ieee", "none"}
+    return dtype if is_exact else torch.float64
 
 
 def item_if_cpu(x: torch.Tensor) -> Any:
@@ -50,8 +54,12 @@ def nonfinite_names(state: Mapping[str, Any]) -> list[str]:
     >>> nonfinite_names({"whole": torch.ones(2), "broken": torch.tensor(torch.nan), "steps": 3})
     ['broken']
     """
-    floats = {n: x for n, x in state.items() if torch.is_tensor(x) and x.is_floating_point()}
-    if not floats:
+    names, flags = [], []
+    for name, value in state.items():
+        if torch.is_tensor(value) and value.is_floating_point():
+            names.append(name)
+            flags.append(value.isfinite().all())
+    if not flags:
         return []
-    finite = torch.stack([x.isfinite().all() for x in floats.values()])
-    return [name for name, is_finite in zip(floats, finite.tolist()) if not is_finite]
+    are_finite = torch.stack(flags).tolist()
+    return [name for name, is_finite in zip(names, are_finite) if not is_finite]

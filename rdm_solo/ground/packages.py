@@ -40,15 +40,26 @@ def check_installed(subject: str, *modules: str) -> None:
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if not missing:
         return
-    extras = dict.fromkeys(EXTRAS.get(module, "train") for module in missing if module != "solo")
-    config, package = Path(sys.prefix, "pyvenv.cfg"), Path(__file__).parent.parent
-    by_uv = config.is_file() and "\nuv = " in config.read_text()
-    if by_uv and (package.parent / "pyproject.toml").is_file():  # a clone, which uv installed
+    extras = []
+    for module in missing:
+        extra = EXTRAS.get(module, "train")
+        if module != "solo" and extra not in extras:
+            extras.append(extra)
+
+    environment = Path(sys.prefix, "pyvenv.cfg")
+    by_uv = environment.is_file() and "\nuv = " in environment.read_text()
+    clone = Path(__file__).parents[2]
+    if by_uv and (clone / "pyproject.toml").is_file():
         options = [f" --extra {extra}" for extra in extras if extra != "train"]
         commands = [f"uv sync --inexact{''.join(options)}"]
     else:
-        commands = [f"pip install '.[{','.join(extras)}]'"] if extras else []
-        commands += ["pip install --no-deps solo-learn==1.0.2"] if "solo" in missing else []
-        commands = [f"uv {command}" if by_uv else command for command in commands]
-    names = ", ".join(module.rpartition(".")[2].replace("solo", "solo-learn") for module in missing)
-    raise MissingPackages("\n    ".join([f"{subject} needs {names}; in the clone, run", *commands]))
+        pip = "uv pip" if by_uv else "pip"
+        commands = []
+        if extras:
+            commands.append(f"{pip} install '.[{','.join(extras)}]'")
+        if "solo" in missing:
+            commands.append(f"{pip} install --no-deps solo-learn==1.0.2")
+
+    names = [module.rpartition(".")[2].replace("solo", "solo-learn") for module in missing]
+    lines = [f"{subject} needs {', '.join(names)}; in the clone, run", *commands]
+    raise MissingPackages("\n    ".join(lines))

@@ -53,11 +53,18 @@ def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, star
 
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
     """Return the run's name, group, hyperparameters and config for its loggers."""
-    chosen, scheduled = ChosenFilter.from_config(cfg), OmegaConf.is_config(cfg.p)
-    setting = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
-    setting += "" if cfg.p is None else f"-p={saved_config.exponent(cfg.p)}"
+    chosen = ChosenFilter.from_config(cfg)
+    setting = cfg.method.name
+    if not chosen.absent:
+        setting += f"-{chosen.label}"
+    p, schedule = cfg.p, None
+    if p is not None:
+        setting += f"-p={saved_config.exponent(cfg.p)}"
+    if OmegaConf.is_config(cfg.p):
+        p, schedule = None, saved_config.exponent(cfg.p)
     config: Any = OmegaConf.to_container(cfg, resolve=True)
-    if sweep := os.environ.get(SWEEP_FOLDER):
+    sweep = os.environ.get(SWEEP_FOLDER)
+    if sweep:
         config["sweep_folder"] = sweep  # W&B reserves "sweep" for its own sweeps
     return loggers.RunInfo(
         folder=folder,
@@ -66,8 +73,8 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
         hyperparameters={
             "method": cfg.method.name,
             "filter": chosen.label,
-            "p": None if scheduled or cfg.p is None else float(cfg.p),
-            "p_schedule": saved_config.exponent(cfg.p) if scheduled else None,
+            "p": None if p is None else float(p),
+            "p_schedule": schedule,
             "dataset": cfg.dataset.name,
             "backbone": cfg.backbone.name,
             "batch": derived.global_batch,
@@ -96,40 +103,43 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
         getattr(trainer.strategy.launcher, "procs", []).clear()
         raise
     finally:
-        if trainer.is_global_zero:
-            failed = isinstance(error, Exception)
-            if not failed or isinstance(error, Diverged):
-                written = (folder / METRICS).exists()
-                table = metrics_file.read(folder) if written else metrics_file.Table({}, {})
-                columns = {name: x.tolist() for name, x in table.columns.items() if len(x)}
-                summary |= _outcome(trainer, columns, error)
-                summary["seconds"] = round(time.perf_counter() - started, 2)
-                write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-                _report(summary, final_table(columns, table.untrained), folder)
-            if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
-                resume = shlex.quote(f"resume={folder}")
-                log.info(f"to resume: rdm-solo train {resume}")
+        has_result = isinstance(error, Diverged) or not isinstance(error, Exception)
+        if trainer.is_global_zero and has_result:
+            table = metrics_file.Table({}, {})
+            if (folder / METRICS).exists():
+                table = metrics_file.read(folder)
+            columns = {name: x.tolist() for name, x in table.columns.items() if len(x)}
+            summary |= metrics_file.last_values(columns)
+            summary |= _outcome(trainer, error)
+            summary["seconds"] = round(time.perf_counter() - started, 2)
+            write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+            _report(summary, final_table(columns, table.untrained), folder)
+        stopped = isinstance(error, KeyboardInterrupt)
+        if trainer.is_global_zero and stopped and checkpoints.present(folder):
+            resume = shlex.quote(f"resume={folder}")
+            log.info(f"to resume: rdm-solo train {resume}")
 
 
-def _outcome(
-    trainer: Any, columns: Mapping[str, list[float]], error: BaseException | None
-) -> dict[str, Any]:
-    """Return a run's last values, warnings and versions, and why it stopped."""
-    watch = next((c for c in trainer.callbacks if isinstance(c, CollapseWatch)), None)
-    writer = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)
-    device = trainer.strategy.root_device
-    stopped = str(error) if isinstance(error, KeyboardInterrupt) else None
-    return {
-        **metrics_file.last_values(columns),
+def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
+    """Return a run's warnings, device and versions, and why it stopped."""
+    outcome: dict[str, Any] = {
         "finished": error is None,
-        "warnings": watch.alarm.warnings if watch else [],
-        "stopped": stopped or (watch.stopped if watch else None),
+        "warnings": [],
+        "stopped": str(error) if isinstance(error, KeyboardInterrupt) else None,
         "diverged": error.as_dict() if isinstance(error, Diverged) else None,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": trainer.strategy.root_device.type,
         "processes": trainer.world_size,
         "versions": versions(),
-        **({"best": writer.best} if writer and writer.keep_best else {}),
     }
+    if outcome["device"] == "cuda":
+        outcome["device"] = torch.cuda.get_device_name(trainer.strategy.root_device)
+    for callback in trainer.callbacks:
+        if isinstance(callback, CollapseWatch):
+            outcome["warnings"] = callback.alarm.warnings
+            outcome["stopped"] = outcome["stopped"] or callback.stopped
+        elif isinstance(callback, Checkpoints) and callback.keep_best:
+            outcome["best"] = callback.best
+    return outcome
 
 
 def versions() -> dict[str, str]:
@@ -171,11 +181,17 @@ def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, floa
     total = len(columns["epoch"])
     rows = sorted({0, 1, total // 4, total // 2, 3 * total // 4, total - 1} & {*range(total)})
     names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
-    width = max(map(len, ["epoch", *names])) + 1
-    lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in rows)]
+    width = max(len(name) for name in ("epoch", *names)) + 1
+
+    epochs = [f"{columns['epoch'][row]:>9.0f}" for row in rows]
+    lines = ["epoch".ljust(width) + "".join(epochs)]
     for name in names:
-        values = [columns[name][row] for row in rows]
-        cells = [f"{v:>9.3f}" if math.isfinite(v) else f"{'-':>9}" for v in values]
-        if any(map(math.isfinite, columns[name])):
+        values = columns[name]
+        if any(math.isfinite(value) for value in values):
+            cells = [_cell(values[row]) for row in rows]
             lines.append(name.ljust(width) + "".join(cells))
     return "\n".join(lines)
+
+
+def _cell(value: float) -> str:
+    return f"{value:>9.3f}" if math.isfinite(value) else f"{'-':>9}"

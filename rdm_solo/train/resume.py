@@ -32,17 +32,18 @@ def expand(argv: Sequence[str]) -> list[str]:
                 raise UserError(f"{resumes[-1]} already sets the folder: leave hydra.run.dir out.")
         elif option not in ("-m", "--multirun") and not option.startswith("resume="):
             passed.append(option)
+
     if (folder / SWEEP).is_file():
         return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir='{folder.absolute()}'"]
     if not (folder / OVERRIDES).is_file():
         raise UserError(f"resume={folder} has no {OVERRIDES}; pass the folder of a run.")
-    arguments = _merged(saved_config.overrides(folder), passed)
-    keys = list(map(_key, arguments))
+    options = _merged(saved_config.overrides(folder), passed)
+    keys = [_key(option) for option in options]
     if "max_epochs" in keys and WARM_UP not in keys:  # its default depends on max_epochs
         warm_up = OmegaConf.select(saved_config.run_config(folder), WARM_UP)
-        arguments.append(f"{WARM_UP}={warm_up}")
-    _check(arguments, passed)
-    return [*arguments, f"resume='{folder}'", f"hydra.run.dir='{folder.absolute()}'"]
+        options.append(f"{WARM_UP}={warm_up}")
+    _check(options, passed)
+    return [*options, f"resume='{folder}'", f"hydra.run.dir='{folder.absolute()}'"]
 
 
 def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
@@ -58,9 +59,9 @@ def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
 
 def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
     """Merge recorded and passed options; a passed option replaces one with the same key."""
-    options = {_key(option): option for option in recorded}
-    options.update({_key(option): option for option in passed})
-    if "wandb" in options.get("logger", "") and "logger" not in map(_key, passed):
+    options = {_key(option): option for option in (*recorded, *passed)}
+    passed_keys = [_key(option) for option in passed]
+    if "wandb" in options.get("logger", "") and "logger" not in passed_keys:
         # A folder is not trusted to start uploads.
         options.setdefault("logger.wandb.offline", "logger.wandb.offline=true")
     return list(options.values())
@@ -79,4 +80,4 @@ def _check(options: Sequence[str], passed: Sequence[str]) -> None:
     from rdm_solo.runs import trust
 
     cfg: Any = compose("config", options)
-    trust.check(cfg, list(cfg), list(map(_key, passed)))
+    trust.check(cfg, list(cfg), [_key(option) for option in passed])

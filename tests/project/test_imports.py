@@ -12,7 +12,7 @@ STEPS = [
     ("rdm_solo", ["torch", "omegaconf"], 5),
     ("rdm_solo.cli.option_help", ["torch", "matplotlib"], 20),
     # Refusing a mistyped option takes half a second; importing torch takes several.
-    ("rdm_solo.train.sweep", ["torch"], 20),
+    ("rdm_solo.train.sweep", ["torch"], 24),
     ("rdm_solo.filters", ["torchmetrics", "pytorch_lightning"], 12),
     ("rdm_solo.theory", ["torchmetrics", "pytorch_lightning"], 16),
     ("rdm_solo.callbacks.diagnostics", ["solo", "timm"], 24),

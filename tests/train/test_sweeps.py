@@ -31,10 +31,12 @@ def sweep_folder(tmp_path_factory) -> Path:
     """Return the folder of a sweep of a run and one that is refused."""
     cwd = tmp_path_factory.mktemp("sweep")
     options = [*RUN, "p=-1", "knn.k=5,9999", "launcher=local", "hydra.sweep.dir=sweep"]
+    options.append("hydra/job_logging=default")  # a file in the folder of each run
     out = command("rdm_solo.train", "-m", *options, cwd=cwd)
     assert out.returncode == 1
     assert "σ^-1 " in out.stdout
     assert "failed: 1_simsiam_target_pow_p=-1_seed=0: knn.k=9999" in out.stdout
+    assert "Starting simsiam" in (cwd / "sweep" / FIRST / "rdm_solo.log").read_text()
     return cwd / "sweep"
 
 
