@@ -10,12 +10,15 @@ from rdm_solo.cli.arguments import compose
 from rdm_solo.train import checks
 from rdm_solo.train.sweep import runs_of
 
+STUDIES = ROOT / "conf" / "study"
 
-@pytest.mark.parametrize("name", [path.stem for path in (ROOT / "conf" / "study").glob("*.yaml")])
+
+@pytest.mark.parametrize("name", [path.stem for path in STUDIES.glob("*.yaml")])
 def test_every_run_of_a_preset_is_valid(name):
-    params = OmegaConf.load(ROOT / "conf" / "study" / f"{name}.yaml").hydra.sweeper.params
+    params = OmegaConf.load(STUDIES / f"{name}.yaml").hydra.sweeper.params
     combinations = runs_of([f"{key}={values}" for key, values in params.items()])
-    assert len(combinations) == math.prod(len(str(values).split(",")) for values in params.values())
+    lengths = [len(str(values).split(",")) for values in params.values()]
+    assert len(combinations) == math.prod(lengths)
     for options in combinations:
         cfg = compose("config", [f"+study={name}", *options], with_hydra=True)
         checks.check(cfg)
