@@ -15,17 +15,34 @@ from rdm_solo.train.run import run as train
 QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
 
 # The smallest run that writes all files.
-DRAWN = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "batch_size=16"]
-DRAWN += ["dataset.image_size=8", "backbone.name=small_resnet", "threads=1"]
-DRAWN += ["backbone.kwargs.zero_init_residual=null", "method.kwargs.proj_hidden_dim=32"]
-DRAWN += ["method.kwargs.proj_output_dim=16", "method.kwargs.pred_hidden_dim=8"]
-DRAWN += ["trainer.accelerator=cpu", "knn.every_n_epochs=1"]
+DRAWN = [
+    "dataset=synthetic",
+    "dataset.num_train=64",
+    "dataset.num_val=32",
+    "dataset.image_size=8",
+    "batch_size=16",
+    "backbone.name=small_resnet",
+    "backbone.kwargs.zero_init_residual=null",
+    "method.kwargs.proj_hidden_dim=32",
+    "method.kwargs.proj_output_dim=16",
+    "method.kwargs.pred_hidden_dim=8",
+    "trainer.accelerator=cpu",
+    "threads=1",
+    "knn.every_n_epochs=1",
+]
 # The same without figures/erank.png, which takes a third of its time.
 SMALL = [*DRAWN, "~callbacks.ranks"]
+# The same for methods without a predictor.
+WITHOUT_PREDICTOR = [option for option in SMALL if "pred_hidden" not in option]
 
 # A Trainer that writes and prints nothing.
-SILENT = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
-SILENT |= {"enable_progress_bar": False, "enable_model_summary": False}
+SILENT = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 def configure(*overrides: str) -> Any:
@@ -46,8 +63,11 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 def all_rows(folder: Path) -> list[dict[str, float]]:
     """Return all rows, including the untrained network's."""
+    table = []
     with open(folder / "metrics.csv", newline="") as file:
-        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+        for row in csv.DictReader(file):
+            table.append({name: float(text) for name, text in row.items() if text})
+    return table
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
@@ -63,13 +83,15 @@ def train_study(options: Sequence[str], folder: Path) -> dict[str, Any]:
 
 def same(a: object, b: object) -> bool:
     """Return whether two nested values have bit-identical tensors."""
+    if type(a) is not type(b):
+        return False
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+        return a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
     if isinstance(a, (list, tuple)):
-        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(same, a, b))
-    return type(a) is type(b) and bool(a == b)
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
 
 
 class CutInEpoch(pl.Callback):

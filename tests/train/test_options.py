@@ -4,13 +4,12 @@ import re
 
 import pytest
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, run
+from support.small_runs import SMALL, WITHOUT_PREDICTOR, run
 
 from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
 from rdm_solo.train import compose, sweep
 
-OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
 ACCUMULATE = "trainer.accumulate_grad_batches=2"
 
 
@@ -42,13 +41,18 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
 )
 def test_what_no_run_could_use(overrides, says, tmp_path):
     with pytest.raises(UserError, match=re.escape(says)) as refused:
-        run(tmp_path / "run", *OPTIONS, *overrides)
+        run(tmp_path / "run", *WITHOUT_PREDICTOR, *overrides)
     assert len(str(refused.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_a_batch_is_at_most_the_data_set(tmp_path):
-    assert run(tmp_path, *OPTIONS, "batch_size=65", "max_epochs=1")["derived"]["global_batch"] == 64
+    assert (
+        run(tmp_path, *WITHOUT_PREDICTOR, "batch_size=65", "max_epochs=1")["derived"][
+            "global_batch"
+        ]
+        == 64
+    )
     assert runs.load(tmp_path).config.batch_size == 64
 
 
