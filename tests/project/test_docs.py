@@ -19,21 +19,21 @@ from rdm_solo.cli.config_files import config_folder
 from rdm_solo.runs.columns import COLUMNS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-PAGES += sorted(p for d in ("docs", "benchmarks", "studies/*") for p in ROOT.glob(f"{d}/*.md"))
-PAGES = [page for page in PAGES if not page.name.startswith("page")]  # not templates of pages
+for pattern in ("docs/*.md", "benchmarks/*.md", "studies/*/*.md"):
+    for path in sorted(ROOT.glob(pattern)):
+        if not path.name.startswith("page"):  # a template of a page
+            PAGES.append(path)
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
 CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
 # In place of what a reader fills in.
 FILLED = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
 
-# Every flag that a command of argparse's spells.
-FLAGS = {
-    flag
-    for folder in ("rdm_solo", "studies", "benchmarks")
-    for source in (ROOT / folder).rglob("*.py")
-    for flag in re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text())
-}
+# The flags of the commands that use argparse.
+FLAGS: set[str] = set()
+for folder in ("rdm_solo", "studies", "benchmarks"):
+    for source in (ROOT / folder).rglob("*.py"):
+        FLAGS.update(re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text()))
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -47,9 +47,11 @@ def prose(text: str) -> str:
 def anchors(text: str) -> set[str]:
     """Return the headings' names in links, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    headings = re.findall(r"^#+ (.+)$", text, re.M)
-    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
-    return {heading.replace(" ", "-") for heading in kept}
+    names = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.M):
+        words = re.sub(r"[^\w\- ]", "", heading.lower())
+        names.add(words.replace(" ", "-"))
+    return names
 
 
 def links(page: Path) -> list[str]:
@@ -95,33 +97,43 @@ def commands(page: Path) -> Iterator[list[str]]:
 @pages
 def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # What readers write by the pages on a filter, a data set and a callback of their own.
+    # The pages on a filter, a data set and a callback of one's own ask for these files.
     files = {"filter/soft": "", "dataset/squares": "num_train: 512", "callbacks/mine": "mine: {}"}
     for name, content in files.items():
-        (tmp_path / "own" / f"{name}.yaml").parent.mkdir(parents=True)
-        (tmp_path / "own" / f"{name}.yaml").write_text(content)
-    seen: set[str] = set()
+        path = tmp_path / "own" / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    accepted: set[tuple[str, ...]] = set()
     for module, *options in commands(page):
-        folder = ROOT / Path(*module.split("."))
-        source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-        assert source.is_file(), module
-        assert (folder / "__main__.py").is_file() or "__main__" in source.read_text(), module
+        check_is_command(module)
         name = module.removeprefix("rdm_solo.")
-        if name not in CONFIGS:  # argparse's: every flag is one that the module spells
-            for flag in filter(lambda argument: argument.startswith("--"), options):
-                assert flag in FLAGS or name == "plugin", (module, flag)
-            continue
-        head = " ".join(a for a in options if not a.startswith(("p=", "max_epochs=", "seed=")))
-        if head not in seen:
-            seen.add(head)
-            config = CONFIGS[name]
-            if "-m" in options:
-                options = [first_value(a) for a in arguments.quote(options, config)]
-            arguments.compose(config, options)
+        if name in CONFIGS:
+            chosen = [o for o in options if not o.startswith(("p=", "max_epochs=", "seed="))]
+            if (name, *chosen) not in accepted:
+                accepted.add((name, *chosen))
+                check_options(CONFIGS[name], options)
+        elif name != "plugin":
+            for option in options:
+                assert option in FLAGS or not option.startswith("--"), (module, option)
+
+
+def check_is_command(module: str) -> None:
+    path = ROOT / Path(*module.split("."))
+    if path.is_dir():
+        assert (path / "__main__.py").is_file(), module
+    else:
+        assert "__main__" in path.with_suffix(".py").read_text(), module
+
+
+def check_options(config: str, options: list[str]) -> None:
+    """Compose the config; of a sweep, the config of its first run."""
+    if "-m" in options:
+        options = [first_value(option) for option in arguments.quote(options, config)]
+    arguments.compose(config, options)
 
 
 def first_value(argument: str) -> str:
-    """Return an argument of a sweep as that of its first run."""
+    """Return a sweep's argument with its first value alone."""
     if "=" not in argument:
         return argument
     (override,) = OverridesParser.create().parse_overrides([argument])
@@ -132,9 +144,8 @@ def first_value(argument: str) -> str:
 
 @pages
 def test_files_and_modules_that_it_names_exist(page):
-    for name in re.findall(
-        r"(?<![/\w])(?:rdm_solo|conf|docs|tests|studies|benchmarks)/[\w./-]*\w", page.read_text()
-    ):
+    folders = "rdm_solo|conf|docs|tests|studies|benchmarks"
+    for name in re.findall(rf"(?<![/\w])(?:{folders})/[\w./-]*\w", page.read_text()):
         if not re.search(r"[A-Z]{4}|barlow_twins", name):  # a reader's, and an example's
             assert (ROOT / name).exists(), name
     for name in re.findall(r"\brdm_solo(?:\.\w+)+", page.read_text()):
@@ -146,16 +157,20 @@ def test_files_and_modules_that_it_names_exist(page):
 def options() -> set[str]:
     """Return the dotted name of every option in conf/."""
 
-    def walk(prefix: str, node: object) -> Iterator[str]:
-        yield prefix
-        for key, value in node.items() if isinstance(node, dict) else ():
-            yield from walk(f"{prefix}.{key}".lstrip("."), value)
-
     names: set[str] = set()
+
+    def add(prefix: str, node: object) -> None:
+        names.add(prefix)
+        if isinstance(node, dict):
+            for key, value in node.items():
+                add(f"{prefix}.{key}".lstrip("."), value)
+
     for path in config_folder().rglob("*.yaml"):
+        text = path.read_text()
         group = path.relative_to(config_folder()).parts[0]
-        top = group.endswith(".yaml") or "@package _global_" in path.read_text()
-        names |= set(walk("" if top else group, yaml.safe_load(path.read_text())))
+        if group.endswith(".yaml") or "@package _global_" in text:
+            group = ""
+        add(group, yaml.safe_load(text))
     return names
 
 

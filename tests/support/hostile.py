@@ -50,23 +50,34 @@ def batch(draw: random.Random, largest: int = 40, dtype: torch.dtype | None = No
     rng = torch.Generator().manual_seed(draw.getrandbits(40))
     n, k = (draw.choice([1, 2, draw.randint(1, largest), largest]) for _ in range(2))
     dtype = dtype or draw.choice(DTYPES)
-    x = draw.choice(KINDS)(torch.randn(n, k, generator=rng, dtype=torch.float64))
+    kind = draw.choice(KINDS)
+    x = kind(torch.randn(n, k, generator=rng, dtype=torch.float64))
+
+    # The spectrum, and what breaks rows or columns.
     if draw.random() < 0.6:
         u, _, vh = torch.linalg.svd(x, full_matrices=False)
-        x = (u * draw.choice(SPECTRA)(torch.arange(1, min(n, k) + 1).double())) @ vh
+        sigma = draw.choice(SPECTRA)(torch.arange(1, min(n, k) + 1).double())
+        x = (u * sigma) @ vh
     for change in draw.sample(CHANGES, draw.choice([0, 0, 1, 1, 2, 3])):
         x = change(x, draw, rng)
+
+    # The scale: up to the limits of the dtype, and sometimes subnormal.
     reach = REACH[dtype]
     power = draw.choice([0, 0, 0, -reach, reach, draw.uniform(-reach, reach)])
     x = x / x.abs().max().clamp_min(1e-30) * 10.0**power
     if draw.random() < 0.05:
-        x = x / x.abs().max().clamp_min(1e-300) * torch.finfo(dtype).tiny * draw.choice([1, 1e-3])
+        smallest = torch.finfo(dtype).tiny * draw.choice([1, 1e-3])
+        x = x / x.abs().max().clamp_min(1e-300) * smallest
     x = x.to(dtype)
+
+    # NaN and infinity.
     if draw.random() < 0.1:
         x = x.clone()
+        elements = x.view(-1)
         for _ in range(draw.choice([1, 3, x.numel()])):
-            x.view(-1)[draw.randrange(x.numel())] = draw.choice([math.nan, math.inf, -math.inf])
-    return draw.choice(LAYOUTS)(x)
+            elements[draw.randrange(x.numel())] = draw.choice([math.nan, math.inf, -math.inf])
+    layout = draw.choice(LAYOUTS)
+    return layout(x)
 
 
 def describe(x: torch.Tensor) -> str:

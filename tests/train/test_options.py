@@ -47,12 +47,8 @@ def test_what_no_run_could_use(overrides, says, tmp_path):
 
 
 def test_a_batch_is_at_most_the_data_set(tmp_path):
-    assert (
-        run(tmp_path, *WITHOUT_PREDICTOR, "batch_size=65", "max_epochs=1")["derived"][
-            "global_batch"
-        ]
-        == 64
-    )
+    summary = run(tmp_path, *WITHOUT_PREDICTOR, "batch_size=65", "max_epochs=1")
+    assert summary["derived"]["global_batch"] == 64
     assert runs.load(tmp_path).config.batch_size == 64
 
 
