@@ -14,6 +14,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
 from rdm_solo.notebook.figures import RunFigures
 from rdm_solo.report import measured, verdicts
+from rdm_solo.report.outcomes import judge_run
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
 from rdm_solo.runs.folder import is_run
 
@@ -99,7 +100,7 @@ class Run:
     @property
     def verdicts(self) -> Any:
         """A table of the report's verdicts; ``good`` is None if a verdict is not scored."""
-        return table(vars(verdict) for verdict in verdicts.verdicts([self._run]))
+        return table(vars(verdict) for verdict in verdicts.verdicts([judge_run(self._run)]))
 
     @property
     def linear(self) -> Any:

@@ -13,12 +13,13 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.notebook.figures import Figures
 from rdm_solo.notebook.run import Run, table
 from rdm_solo.report.entry import incomplete
-from rdm_solo.report.measured import comparable, last
-from rdm_solo.report.ranking import excluded_reason
+from rdm_solo.report.judged import judge
+from rdm_solo.report.measured import last
+from rdm_solo.report.outcomes import judge_run
 from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import scan
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
-from rdm_solo.runs.groups import Group, counted_runs, judged_runs, started_groups
+from rdm_solo.runs.groups import Group, judged_runs, started_groups
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,14 @@ class Sweep:
         For each compared column NAME, ``NAME``, ``NAME sd`` and ``NAME n`` are the mean, standard
         deviation and number of its last values over the seeds.
         """
-        groups = {group: counted_runs(group) for group in self._comparable()}
-        names = [c.name for c in compared() if any(last(runs, c.name) for runs in groups.values())]
+        settings = judge(started_groups(self._runs))
+        names = [c.name for c in compared() if any(s.last[c.name] for s in settings)]
         rows = []
-        for group, runs in groups.items():
-            row = {**_setting(group), "runs": len(group.runs), "epochs": runs[0].epochs}
+        for setting in settings:
+            runs = setting.counted
+            row = {**_setting(setting.group), "runs": len(setting.runs), "epochs": runs[0].epochs}
             for name in names:
-                mean, sd, n = _moments(last(runs, name))
+                mean, sd, n = _moments(setting.last[name])
                 row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
             rows.append(row)
         return table(rows)
@@ -94,11 +96,14 @@ class Sweep:
     def table(self) -> Any:
         """A table with a row per run: its setting, last values, and verdicts."""
         rows = []
-        for group in self._comparable():
-            for run in group.runs:
-                row = {**_setting(group), "seed": run.seed, "epochs": run.epochs}
-                row |= {c.name: _moments(last([run], c.name))[0] for c in compared()}
-                row |= {verdict.question: verdict.answer for verdict in verdicts([run])}
+        for setting in judge(started_groups(self._runs)):
+            for judged in setting.runs:
+                run = judged.run
+                row = {**_setting(setting.group), "seed": run.seed, "epochs": run.epochs}
+                for column in compared():
+                    values = last([run], column.name, setting.evaluation)
+                    row[column.name] = _moments(values)[0]
+                row |= {verdict.question: verdict.answer for verdict in verdicts([judged])}
                 rows.append({**row, "diverged": run.diverged, "folder": str(run.folder)})
         return table(rows)
 
@@ -108,7 +113,7 @@ class Sweep:
         return table(
             {"setting": group.label, **vars(verdict)}
             for group in started_groups(self._runs)
-            for verdict in verdicts(judged_runs(group))
+            for verdict in verdicts([*map(judge_run, judged_runs(group))])
         )
 
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
@@ -124,13 +129,12 @@ class Sweep:
             check_choice("dataset", dataset, sorted({run.dataset for run in self._runs}))
         ranked: list[Best] = []
         runs = {run.folder: run for run in self.runs}  # with all their linear evaluations
-        for group in self._comparable():
-            if excluded_reason(group) or dataset not in (None, group.first.dataset):
+        for setting in judge(started_groups(self._runs)):
+            if setting.excluded_reason or dataset not in (None, setting.group.first.dataset):
                 continue
-            members = counted_runs(group)
-            if values := last(members, column):
-                best = tuple(runs[run.folder] for run in members)
-                ranked.append(Best(group.label, column, *_moments(values), best))
+            if values := last(setting.counted, column, setting.evaluation):
+                best = tuple(runs[run.folder] for run in setting.counted)
+                ranked.append(Best(setting.label, column, *_moments(values), best))
         if not ranked:
             raise UserError(
                 f"no setting{f' on {dataset}' if dataset else ''} with a healthy run has a value "
@@ -149,10 +153,6 @@ class Sweep:
     def plot(self) -> Figures:
         """The figures, such as ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
         return Figures(self._runs)
-
-    def _comparable(self) -> list[Group]:
-        """Return the settings, with linear evaluations of one kind and protocol per data set."""
-        return comparable(started_groups(self._runs))
 
     def _check(self, column: str) -> None:
         check_column(column, [LINEAR.name, *(name for run in self._runs for name in run.metrics)])

@@ -22,7 +22,8 @@ from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.chosen_filter import parameters
 from rdm_solo.plots import style
 from rdm_solo.plots.theorem4 import draw_filter
-from rdm_solo.report import verdicts
+from rdm_solo.report.outcomes import judge_run
+from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import Run, files
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.spectra.comparison import ideal_filter
@@ -118,7 +119,7 @@ def without_filter(run: Run) -> str:
     reason = run.description.no_filter or "its filter is the learned predictor"
     if run.description.symmetric:
         return f"{run.label}: {reason}."
-    verdict = verdicts.low_pass([run])
+    _, verdict, _ = verdicts([judge_run(run)])
     return (
         f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers[0]}; judged "
         "as in the report, as an online filter at the last measured epoch)."

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,23 +10,14 @@ from rdm_solo import runs
 from rdm_solo.cli import terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.report import figures
-from rdm_solo.report.measured import comparable
+from rdm_solo.report.judged import Setting, judge
+from rdm_solo.report.measured import compared_evaluations, evaluations
 from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
-from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import files
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_atomically
-from rdm_solo.runs.groups import (
-    Group,
-    by_setting,
-    counted_runs,
-    format_latest,
-    judged_runs,
-    run_name,
-    started_groups,
-    text_table,
-)
+from rdm_solo.runs.groups import by_setting, format_latest, run_name, started_groups, text_table
 
 NAME = "report.html"
 REQUIRED = ("erank/gap", "feature/variance", "train/loss")
@@ -40,72 +31,75 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     members, errors = runs.scan(paths)
     if not members:
         raise UserError(next(iter(errors.values())))
-    folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
+    folder = out or Path("report")
+    if out is None and len(paths) == 1:
+        folder = files.inside(paths[0], "report")
     files.make_results_folder(folder, "--out FOLDER")
-    grouped = started_groups(members)
-    pictures, failures = figures.draw(grouped, folder, slow) if grouped else ([], [])
-    names = list(dict.fromkeys(relative(paths)))
+    groups = started_groups(members)
+    settings = judge(groups)
+    pictures: list[figures.Picture] = []
+    failures: list[str] = []
+    if groups:
+        pictures, failures = figures.draw(groups, folder, slow)
+        print(verdict_table(settings))
     problems = [*errors.values(), *incomplete(members)]
-    write_atomically(folder / NAME, page(grouped, names, pictures, problems, failures))
-    if grouped:
-        print(verdict_table(grouped))
-    for sentence in [*errors.values(), *incomplete([run for run in members if not run.epochs])]:
+    names = list(dict.fromkeys(relative(paths)))
+    write_atomically(folder / NAME, page(settings, names, pictures, problems, failures))
+    unstarted = [run for run in members if not run.epochs]
+    for sentence in [*errors.values(), *incomplete(unstarted)]:
         print(f"left out: {sentence}")
     return folder / NAME
 
 
 def incomplete(members: Sequence[runs.Run]) -> list[str]:
     """Describe each run that is incomplete, lacks a column, or is a duplicate."""
-    lines = []
     begun = [run for run in members if run.epochs]
-    grouped = by_setting(begun) if begun else []
-    not_compared = {
-        run
-        for group, reduced in zip(grouped, comparable(grouped))
-        for run, comparable_run in zip(group.runs, reduced.runs)
-        if run.linear and not comparable_run.linear
-    }
+    groups = by_setting(begun) if begun else []
+    compared = compared_evaluations(groups)
+    lines = []
     for run in members:
         problems = list(run.missing)
         if run.epochs:
-            problems += filter(None, (_missing(run, column) for column in REQUIRED))
+            for column in REQUIRED:
+                epoch = run.last_measured(column)
+                if epoch == 0:
+                    problems.append(f"{column} was never measured")
+                elif math.isnan(run.last(column)):
+                    problems.append(f"{column} is not finite in epoch {epoch}")
+                elif epoch < run.last_epoch:
+                    problems.append(f"{column} was last measured in epoch {epoch}")
             if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
                 problems.append("no accuracy (no labels, no validation images, or switched off)")
-        if run in not_compared:
-            reason = f"most runs on {run.dataset} use other features or another protocol"
-            problems.append(f"its linear accuracy is not compared: {reason}")
+            evaluation = compared[run.dataset]
+            if run.linear and evaluation and evaluation not in evaluations(run):
+                reason = f"most runs on {run.dataset} use other features or another protocol"
+                problems.append(f"its linear accuracy is not compared: {reason}")
         if problems:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(problems)}.")
-    folders_by_seed: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for group in grouped:
-        for run in group.runs:
-            folders_by_seed[group.label, run.seed].append(str(run.folder))
-    return lines + [
-        f"{label}: seed {seed} occurs {len(folders)} times ({', '.join(folders)}). Each counts "
-        "in n, means and bands, so the standard deviations are too small."
-        for (label, seed), folders in folders_by_seed.items()
-        if len(folders) > 1
-    ]
+    for group in groups:
+        seeds = Counter(run.seed for run in group.runs)
+        for seed, count in seeds.items():
+            if count > 1:
+                lines.append(
+                    f"{group.label}: seed {seed} occurs {count} times. Each counts in n, means and "
+                    "bands, so the standard deviations are too small."
+                )
+    return lines
 
 
-def _missing(run: runs.Run, column: str) -> str:
-    epoch = run.last_measured(column)
-    if epoch == 0:
-        return f"{column} was never measured"
-    if math.isnan(run.last(column)):
-        return f"{column} is not finite in epoch {epoch}"
-    return "" if epoch == run.last_epoch else f"{column} was last measured in epoch {epoch}"
-
-
-def verdict_table(grouped: Sequence[Group]) -> str:
+def verdict_table(settings: Sequence[Setting]) -> str:
     """Return a text table of the settings with their last ranks and verdicts."""
-
-    def cells(group: Group) -> list[str]:
-        counted = counted_runs(group)
-        ranks = [format_latest(counted, f"erank/{branch}", 1) for branch in ("online", "target")]
-        return [*ranks, *(verdict.answer for verdict in verdicts(judged_runs(group)))]
-
-    return text_table(grouped, ["online", "target", "leads?", "low-pass?", "alive?"], cells)
+    cells = {}
+    for setting in settings:
+        cells[setting.group] = [
+            format_latest(setting.counted, "erank/online", 1),
+            format_latest(setting.counted, "erank/target", 1),
+            setting.lead.answer,
+            setting.low_pass.answer,
+            setting.health.answer,
+        ]
+    head = ["online", "target", "leads?", "low-pass?", "alive?"]
+    return text_table(list(cells), head, cells.__getitem__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

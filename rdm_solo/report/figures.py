@@ -73,23 +73,32 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
     Return them with a sentence for each figure that failed or lacks measurements.
     """
     runs = [run for group in groups for run in group.runs]
-    pictures: list[Picture] = []
+    pictures = []
     failures = []
-    for plot in [p for p in PLOTS if (slow if p in SLOW else p.choose(groups))]:
+    for plot in PLOTS:
+        wanted = slow if plot in SLOW else plot.choose(groups)
+        if not wanted:
+            continue
         if not plot.select(groups):
             failures.append(f"{plot.title}: needs {plot.needs}.")
             continue
         try:
             figure = plot(runs)
+        except UserError as error:
+            failures.append(f"{plot.title}: {error}")
         except Exception as error:  # a failed figure must not prevent the page
             log.debug("a figure failed", exc_info=True)
-            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            failures.append(f"{plot.title}: {kind}{error}")
-            continue
-        png, *others = plots.save(figure, folder, plot.name)
-        content = png.read_bytes()
-        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-        inches, note = int.from_bytes(content[16:20], "big") / style.DPI, str(figure.get_label())
-        names = [path.name for path in (png, *others)]
-        pictures.append(Picture(plot, source, inches, note, names))
+            failures.append(f"{plot.title}: {type(error).__name__}: {error}")
+        else:
+            paths = plots.save(figure, folder, plot.name)
+            content = paths[0].read_bytes()
+            width = int.from_bytes(content[16:20], "big")  # in the header of a PNG file
+            picture = Picture(
+                plot,
+                source=f"data:image/png;base64,{base64.b64encode(content).decode()}",
+                inches=width / style.DPI,
+                note=str(figure.get_label()),
+                files=[path.name for path in paths],
+            )
+            pictures.append(picture)
     return pictures, failures

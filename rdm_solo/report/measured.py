@@ -3,30 +3,14 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from rdm_solo.runs.columns import LINEAR, Column
+from rdm_solo.runs.columns import LINEAR
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, format_latest, latest, mean_std
+from rdm_solo.runs.groups import Group, counted_runs, latest
 from rdm_solo.runs.linear_file import KINDS, Record
-
-
-def last(runs: Sequence[Run], column: str) -> list[float]:
-    """Return the runs' values in the last epoch in which a column was measured."""
-    return linear_accuracies(runs) if column == LINEAR.name else latest(runs, column)[1]
-
-
-def cells(runs: Sequence[Run], columns: Sequence[Column]) -> list[str]:
-    """Return the last values of these columns as text."""
-    return [
-        mean_std(linear_accuracies(runs), column.digits)
-        if column == LINEAR
-        else format_latest(runs, column.name, column.digits)
-        for column in columns
-    ]
 
 
 class Evaluation(NamedTuple):
@@ -44,8 +28,9 @@ def evaluations(run: Run) -> dict[Evaluation, list[Record]]:
     records: dict[Evaluation, list[Record]] = {}
     for kind in KINDS:
         for record in reversed(run.linear.get(kind, [])):
-            numbers = json.loads(json.dumps(record.get("protocol")), parse_int=float)  # 30 is 30.0
-            evaluation = Evaluation(kind, json.dumps(numbers, sort_keys=True))
+            text = json.dumps(record.get("protocol"))
+            protocol = json.loads(text, parse_int=float)  # 30 equals 30.0
+            evaluation = Evaluation(kind, json.dumps(protocol, sort_keys=True))
             records.setdefault(evaluation, []).append(record)
     return records
 
@@ -55,37 +40,37 @@ def most_common(runs: Sequence[Run]) -> Evaluation | None:
 
     Ties go to the first of ``KINDS``, and within a kind to the latest protocol.
     """
-    counts = Counter(evaluation for run in runs for evaluation in evaluations(run))
+    counts: Counter[Evaluation] = Counter()
+    for run in runs:
+        counts.update(evaluations(run).keys())
     return max(counts, key=lambda e: (counts[e], -KINDS.index(e.kind)), default=None)
 
 
-def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
-    """Return each evaluated run's linear accuracy, a mean over its classifier's seeds.
-
-    Only evaluations of the most common kind and protocol count; other runs are left out.
-    """
-    chosen = most_common(runs)
-    records = [evaluations(run).get(chosen, []) for run in runs] if chosen else []
-    return [float(np.mean([record[top] for record in group])) for group in records if group]
-
-
-def comparable(groups: Sequence[Group]) -> list[Group]:
-    """Return the settings without the linear evaluations that cannot be compared.
-
-    On each data set, only evaluations of the most common kind and protocol are kept.
-    """
+def compared_evaluations(groups: Sequence[Group]) -> dict[str, Evaluation | None]:
+    """Return the most common kind and protocol on each data set; other runs are not compared."""
     counted: dict[str, list[Run]] = defaultdict(list)
     for group in groups:
         counted[group.first.dataset] += counted_runs(group)
-    chosen = {dataset: most_common(runs) for dataset, runs in counted.items()}
-    return [
-        replace(group, runs=tuple(_keep_evaluation(run, chosen[run.dataset]) for run in group.runs))
-        for group in groups
-    ]
+    return {dataset: most_common(runs) for dataset, runs in counted.items()}
 
 
-def _keep_evaluation(run: Run, evaluation: Evaluation | None) -> Run:
-    if evaluation is None:
-        return run
-    records = evaluations(run).get(evaluation, [])
-    return replace(run, linear={evaluation.kind: records} if records else {})
+def linear_accuracies(
+    runs: Sequence[Run], evaluation: Evaluation | None, top: str = "top1"
+) -> list[float]:
+    """Return each run's accuracy in this evaluation, a mean over its classifier's seeds."""
+    accuracies = []
+    for run in runs:
+        records = evaluations(run)
+        if evaluation in records:
+            accuracies.append(float(np.mean([record[top] for record in records[evaluation]])))
+    return accuracies
+
+
+def last(runs: Sequence[Run], column: str, evaluation: Evaluation | None = None) -> list[float]:
+    """Return the runs' values in the last epoch in which a column was measured.
+
+    Linear accuracies are of one evaluation, by default the most common.
+    """
+    if column == LINEAR.name:
+        return linear_accuracies(runs, evaluation or most_common(runs))
+    return latest(runs, column)[1]

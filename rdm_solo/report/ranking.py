@@ -4,85 +4,76 @@ import statistics
 from collections.abc import Sequence
 
 from rdm_solo.ground.errors import join_first
-from rdm_solo.report.measured import last
-from rdm_solo.report.verdicts import Verdict, filter_causes_gap, outcome
+from rdm_solo.report.judged import Setting
+from rdm_solo.report.outcomes import filter_causes_gap
+from rdm_solo.report.verdicts import Verdict
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
-from rdm_solo.runs.groups import Group, counted_runs, judged_runs
-
-Ranked = tuple[Group, Sequence[float]]  # a setting, and a column's last value of each seed
 
 
-def rankings(groups: Sequence[Group]) -> list[Verdict]:
+def rankings(settings: Sequence[Setting]) -> list[Verdict]:
     """Return each data set's best healthy setting by accuracy, effective rank and gap."""
-    result = []
-    datasets = list(dict.fromkeys(group.first.dataset for group in groups))
-    for dataset in datasets if len(groups) > 1 else []:
-        healthy = [g for g in groups if g.first.dataset == dataset and not excluded_reason(g)]
-        suffix = f" on {dataset}" if len(datasets) > 1 else ""
+    by_dataset: dict[str, list[Setting]] = {}
+    for setting in settings:
+        healthy = by_dataset.setdefault(setting.group.first.dataset, [])
+        if not setting.excluded_reason:
+            healthy.append(setting)
+    verdicts = []
+    for dataset, healthy in by_dataset.items():
+        suffix = f" on {dataset}" if len(by_dataset) > 1 else ""
         for question, column in (
             ("Which is the most accurate", accuracy(healthy)),
             ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
-            ranked = [(g, values) for g in healthy if (values := _values(g, column))]
-            if ranked:
-                ranked.sort(key=lambda setting: -statistics.fmean(setting[1]))
-                missing = [group.label for group in healthy if not _values(group, column)]
-                result.append(_best(f"{question}{suffix}?", column, ranked, missing))
-    return result
+            if any(setting.last[column.name] for setting in healthy):
+                verdicts.append(best(f"{question}{suffix}?", column, healthy))
+    return verdicts
 
 
-def accuracy(groups: Sequence[Group]) -> Column:
+def accuracy(settings: Sequence[Setting]) -> Column:
     """Return the accuracy that most settings have; ties prefer linear, then kNN, then online."""
-    columns = [LINEAR, *reversed(charts()[ACCURACY])]
-    return max(columns, key=lambda column: sum(bool(_values(g, column)) for g in groups))
+    counts = {}
+    for column in (LINEAR, *reversed(charts()[ACCURACY])):
+        counts[column] = sum(bool(setting.last[column.name]) for setting in settings)
+    return max(counts, key=counts.__getitem__)
 
 
-def is_tied(first: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Return whether two means differ by at most the larger standard deviation of the two.
+def best(question: str, column: Column, settings: Sequence[Setting]) -> Verdict:
+    """Return the setting with the highest mean, and the settings that may be as good.
 
-    None means that neither setting has two seeds.
+    They are within one standard deviation: the larger one of the two settings.
     """
-    deviations = [statistics.stdev(values) for values in (first, other) if len(values) > 1]
-    difference = abs(statistics.fmean(first) - statistics.fmean(other))
-    return difference <= max(deviations) if deviations else None
-
-
-def excluded_reason(group: Group) -> str:
-    """Return why a setting is not ranked; empty if at least one of its runs is healthy."""
-    outcomes = [outcome(run) for run in judged_runs(group)]
-    if any(each.healthy for each in outcomes):
-        return ""
-    return join_first(dict.fromkeys(each.answer for each in outcomes))
-
-
-def _values(group: Group, column: Column) -> list[float]:
-    return last(counted_runs(group), column.name)
-
-
-def _best(
-    question: str, column: Column, order: Sequence[Ranked], missing: Sequence[str]
-) -> Verdict:
-    first, _ = order[0]
-    sentences = [_others(order)]
-    if missing:
-        sentences.append(f"Not measured: {join_first(missing)}.")
-    if column.name == "erank/gap" and filter_causes_gap(first.first):
-        sentences.append("The winner's filter alone causes a gap.")
-    measure = [] if column.label in question else [f"by {column.label}"]
-    numbers = [*measure, " ".join(sentences)]
-    return Verdict(question, first.label, None, numbers)
-
-
-def _others(order: Sequence[Ranked]) -> str:
-    """Name the settings that the seeds do not separate from the best."""
-    (_, best), *rest = order
-    if not rest:
-        return "No other setting is ranked."
-    answers = {other.label: is_tied(best, values) for other, values in rest}
-    tied = [label for label, answer in answers.items() if answer]
-    unknown = [label for label, answer in answers.items() if answer is None]
-    sentences = [f"Within one standard deviation: {join_first(tied)}."] if tied else []
+    ranked, missing = [], []
+    for setting in settings:
+        values = setting.last[column.name]
+        if values:
+            ranked.append((statistics.fmean(values), setting))
+        else:
+            missing.append(setting.label)
+    ranked.sort(key=lambda pair: -pair[0])
+    highest, winner = ranked[0]
+    tied, unknown = [], []
+    for mean, other in ranked[1:]:
+        seeds = (winner.last[column.name], other.last[column.name])
+        deviations = [statistics.stdev(values) for values in seeds if len(values) > 1]
+        if not deviations:
+            unknown.append(other.label)
+        elif highest - mean <= max(deviations):
+            tied.append(other.label)
+    sentences = []
+    if len(ranked) == 1:
+        sentences.append("No other setting is ranked.")
+    elif not tied and not unknown:
+        sentences.append("No other setting is within one standard deviation.")
+    if tied:
+        sentences.append(f"Within one standard deviation: {join_first(tied)}.")
     if unknown:
         sentences.append(f"Not compared, because one seed each: {join_first(unknown)}.")
-    return " ".join(sentences) or "No other setting is within one standard deviation."
+    if missing:
+        sentences.append(f"Not measured: {join_first(missing)}.")
+    if column.name == "erank/gap" and filter_causes_gap(winner.group.first):
+        sentences.append("The winner's filter alone causes a gap.")
+    numbers = [" ".join(sentences)]
+    if column.label not in question:
+        numbers.insert(0, f"by {column.label}")
+    return Verdict(question, winner.label, None, numbers)

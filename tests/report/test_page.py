@@ -5,7 +5,6 @@ import re
 import shutil
 from functools import partial
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ from support.report_pages import run, write
 
 import rdm_solo
 from rdm_solo import plots, report
-from rdm_solo.report import entry, figures, tables
+from rdm_solo.report import entry, figures
+from rdm_solo.report.judged import judge
 from rdm_solo.report.page import page, typeset
 from rdm_solo.runs import columns, ownership
 from rdm_solo.runs.groups import by_setting
@@ -22,6 +22,7 @@ from rdm_solo.runs.groups import by_setting
 HOSTILE = "<script>alert(1)</script> & \"'"
 GOLDEN = Path(__file__).with_name("page.txt")
 VOID = {"meta", "img", "br", "link"}
+# Where a line of the page's text begins, and with what.
 BEGINS = {"h1": "# ", "h2": "\n## ", "h3": "### ", "li": "- ", "tr": "", "caption": "\n", "p": ""}
 BEGINS |= {"dt": "\n", "strong": "", "small": "", "title": "", "footer": "\n"}
 
@@ -29,24 +30,25 @@ BEGINS |= {"dt": "\n", "strong": "", "small": "", "title": "", "footer": "\n"}
 class Page(HTMLParser):
     """A strict reader: elements are balanced, no attribute is there twice."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.lines: list[str] = []
-        self.feed(text)
+        self.feed(html)
         self.close()
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs), "an attribute twice"
-        self.seen.append((tag, dict(attrs)))
+        attributes = dict(attrs)
+        assert len(attributes) == len(attrs), "an attribute twice"
+        self.tags.append((tag, attributes))
         if tag not in VOID:
             self.open.append(tag)
         if tag in BEGINS:
             self.lines.append(BEGINS[tag])
         elif tag == "img":
-            self.lines.append(f"[{dict(attrs)['alt']}]")
+            self.lines.append(f"[{attributes['alt']}]")
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -58,11 +60,15 @@ class Page(HTMLParser):
             self.lines[-1] += re.sub(r"\s+", " ", data)
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.seen if name == tag]
+        return [attributes for name, attributes in self.tags if name == tag]
 
     @property
     def text(self) -> str:
         return "\n".join(line.rstrip(" |") for line in self.lines) + "\n"
+
+
+def page_text(*members) -> str:
+    return Page(page(judge(by_setting(members)))).text
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +92,16 @@ def test_the_page_is_the_golden_one(sweep, tmp_path):
 def test_the_page_is_whole_and_needs_nothing_else(sweep):
     html = sweep.read_text()
     parsed = Page(html)
-    ids = [attributes["id"] for _, attributes in parsed.seen if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    levels = [int(tag[1]) for tag, _ in parsed.seen if tag in ("h1", "h2", "h3")]
-    assert levels.count(1) == 1
-    assert all(b - a <= 1 for a, b in pairwise(levels)), "no level is left out"
     assert not parsed.all("script")
     assert not parsed.all("link")
     for link in parsed.all("a"):
         target = link["href"]
-        assert target[1:] in ids if target.startswith("#") else (sweep.parent / target).is_file()
+        if target.startswith("#"):
+            assert target[1:] in ids
+        else:
+            assert (sweep.parent / target).is_file()
     images = parsed.all("img")
     assert len(images) == len(list(sweep.parent.glob("*.png"))) > 5
     for image in images:
@@ -115,7 +121,7 @@ def test_each_number_stands_once_on_the_open_page(tmp_path):
     assert len(numbers) == len(set(numbers)) > 8
 
 
-def test_names_are_text_and_what_is_missing_is_said(tmp_path, monkeypatch):
+def test_names_are_text_and_missing_parts_are_listed(tmp_path, monkeypatch):
     root = tmp_path / "runs <b>&"
     write(root / "<i>&_p=x^2", -0.5, 0, dataset=HOSTILE)
     write(root / "tomorrow", None, 0, dataset=HOSTILE, method={"name": "of_tomorrow"})
@@ -135,67 +141,86 @@ def test_names_are_text_and_what_is_missing_is_said(tmp_path, monkeypatch):
     assert HOSTILE not in html
     assert HOSTILE in parsed.text
     assert not parsed.all("script")
-    assert "<i>&_p=x^2" in parsed.text, "a path is letter for letter"
     for words in (
-        *("1 of 3 epochs", "epoch_0001.npz cannot be read", "no spectra", "config.yaml"),
-        *("erank/gap was never measured", "no accuracy", "all rows hold NaN: <b>diverged</b>"),
-        *("of_tomorrow", "rdm-solo train -m method=simsiam p=-0.5 'dataset.root=a b'"),
+        "<i>&_p=x^2",  # a path is letter for letter
+        "1 of 3 epochs",
+        "epoch_0001.npz cannot be read",
+        "no spectra",
+        "config.yaml",
+        "erank/gap was never measured",
+        "no accuracy",
+        "all rows hold NaN: <b>diverged</b>",
+        "of_tomorrow",
+        "rdm-solo train -m method=simsiam p=-0.5 'dataset.root=a b'",
     ):
         assert words in parsed.text, words
 
 
-def test_a_run_without_an_epoch_has_a_page_and_what_is_no_run_is_refused(tmp_path, capsys):
+def test_a_run_without_an_epoch_has_a_page(tmp_path, capsys):
     write(tmp_path / "run", -0.5, 0, epochs=0)
     entry.main([f"run={tmp_path / 'run'}"])
     assert capsys.readouterr().out.startswith("left out: SimSiam, target filter σ^-0.5, seed 0 (")
     parsed = Page((tmp_path / "run" / "report" / entry.NAME).read_text())
     assert "No run has finished an epoch." in parsed.text
     assert not parsed.all("table")
-    (tmp_path / "file").write_text("")
-    for arguments, words in (
-        ([str(tmp_path / "nowhere")], "is not a folder"),
-        ([str(tmp_path / "run" / ".hydra")], "holds no run"),
-        ([str(tmp_path / "run"), "--out", str(tmp_path / "file" / "out")], "--out FOLDER"),
-    ):
-        with pytest.raises(SystemExit) as left:
-            entry.main(arguments)
-        assert left.value.code == 2
-        error = capsys.readouterr().err
-        assert words in error
-        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "is not a folder"),
+        (["run/.hydra"], "holds no run"),
+        (["run", "--out", "run/metrics.csv/out"], "--out FOLDER"),
+    ],
+)
+def test_folders_without_a_run_are_refused(arguments, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path("run"), -0.5, 0)
+    with pytest.raises(SystemExit) as ending:
+        entry.main(arguments)
+    assert ending.value.code == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
 def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
-    def fail(drawn, everything):
+    def fail(groups, looks):
         raise RuntimeError("of a library")
 
     failing = plots.Plot(fail, "A title", "", "nothing")
     monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses, figures.figure5))
-    pictures, failed = figures.draw(by_setting([run(folder=tmp_path)]), tmp_path)
+    groups = by_setting([run(folder=tmp_path)])
+    pictures, failures = figures.draw(groups, tmp_path)
     assert [picture.plot.name for picture in pictures] == ["losses"]
-    assert failed == ["A title: RuntimeError: of a library"]
-    _, failed = figures.draw(by_setting([run(folder=tmp_path)]), tmp_path, slow=True)
-    assert failed[1].startswith("The role of asymmetric designs: needs a run with")
+    assert failures == ["A title: RuntimeError: of a library"]
+    _, failures = figures.draw(groups, tmp_path, slow=True)
+    assert failures[1].startswith("The role of asymmetric designs: needs a run with")
 
 
 def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
     figure5 = pytest.importorskip("rdm_solo.evaluate.figure5")
     lam = np.array([0.1, 0.01, 0.001, 0.0001])
-    values = {"g": [1, 0.5, 0, 0], "omega": [0.9, 0.5, -0.1, np.nan]}
+    g = figure5.Curve("g", "", lam, np.array([1, 0.5, 0, 0]), 0.3, True)
+    omega = figure5.Curve("omega", "", lam, np.array([0.9, 0.5, -0.1, np.nan]), 0.3, False)
 
     def measure(run):
-        curves = [figure5.Curve(n, "", lam, np.array(v), 0.3, n == "g") for n, v in values.items()]
-        return figure5.Figure5(run.label, "online", tuple(curves))
+        return figure5.Figure5(run.label, "online", (g, omega))
 
     monkeypatch.setattr(figure5, "measure", measure)
-    methods = ("simsiam", "simsiam", "byol", "swav", "vanilla")
-    filters = ("identity", "learnable", "learnable", "none", "none")
-    runs = [run(None, method=m, filter=f, folder=tmp_path / m) for m, f in zip(methods, filters)]
-    for one in runs:
-        (one.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (one.folder / "checkpoints" / "last.ckpt").touch()
-    without_checkpoint = run(None, method="dino", folder=tmp_path)
-    figure = figures.figure5([*runs, without_checkpoint])
+    members = [run(None, method="dino", folder=tmp_path)]  # without a checkpoint
+    for method, filter_name in (
+        ("simsiam", "identity"),
+        ("simsiam", "learnable"),
+        ("byol", "learnable"),
+        ("swav", "none"),
+        ("vanilla", "none"),
+    ):
+        folder = tmp_path / f"{method}_{filter_name}"
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints" / "last.ckpt").touch()
+        members.append(run(None, method=method, filter=filter_name, folder=folder))
+    figure = figures.figure5(members)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["SimSiam, identity", "SimSiam", "BYOL", "SwAV"], "every setting, in order"
     assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"
@@ -203,41 +228,47 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
 
 def test_means_leave_out_what_broke_off():
     behind = run(seed=2, epochs=1, erank__target=[99.0])
-    whole, both = (tables.overview(by_setting([run(), *more])) for more in ([], [behind]))
-    assert whole.rows == both.rows
-    assert "seed 2 (1 of 3 epochs)" in " ".join(both.notes)
-    assert len(tables.all_runs(by_setting([run(), behind])).rows) == 2
-    alone, printed = (entry.verdict_table(by_setting([run(), *more])) for more in ([], [behind]))
-    assert printed.startswith(alone)
-    assert "not counted: SimSiam, target filter σ^-0.5, seed 2 (1 of 3 epochs)" in printed
+    (alone,) = judge(by_setting([run()]))
+    (both,) = judge(by_setting([run(), behind]))
+    assert both.text == alone.text
+    assert both.health.numbers[0] == "not counted: seed 2 (1 of 3 epochs)"
+    printed = entry.verdict_table([both])
+    assert printed.startswith(entry.verdict_table([alone]))
+    assert "not counted" in printed
+    assert "seed 2 | " in page_text(run(), behind)
+
+
+def test_an_unfinished_run_shows_its_progress():
+    (setting,) = judge(by_setting([run(epochs=2)]))
+    assert setting.health.numbers[0].startswith("2 of 3 epochs")
 
 
 def test_repeated_seeds_and_values_of_an_earlier_epoch_are_named():
     assert "2 times" in " ".join(entry.incomplete([run(), run()]))
     assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
-    seeds = [run(seed=s, val__knn_acc1=[90.0, 91.0, np.nan]) for s in (0, 1)]
-    assert tables.overview(by_setting(seeds)).rows[0][3] == "91.0 ± 0.0 (epoch 2)"
-    lacks = run(erank__gap=[1, 1, np.nan])
-    assert "erank/gap was last measured in epoch 2" in entry.incomplete([lacks])[0]
+    earlier = [90.0, 91.0, np.nan]
+    members = [run(seed=seed, val__knn_acc1=earlier) for seed in (0, 1)]
+    (setting,) = judge(by_setting(members))
+    assert setting.text["val/knn_acc1"] == "91.0 ± 0.0 (epoch 2)"
+    incomplete = run(erank__gap=[1, 1, np.nan])
+    assert "erank/gap was last measured in epoch 2" in entry.incomplete([incomplete])[0]
 
 
 def test_warnings_during_training_are_listed():
     warned = run(seed=3)
     warned.summary["warnings"] = [{"kind": "negative gap", "epoch": 3, "text": "gap in σ^0.5"}]
-    text = Page(page(by_setting([run(), warned]))).text
-    assert "seed 3, epoch 3: gap in σ0.5" in text
+    assert "seed 3, epoch 3: gap in σ0.5" in page_text(run(), warned)
 
 
 def test_every_measure_is_explained():
-    meanings = {column.name: column.meaning for column in columns.measures()}
-    values = {name.replace("/", "__"): [1.0, 2.0, 3.0] for name in meanings}
-    table = tables.measures(by_setting([run(p, **values) for p in (-0.5, -0.3)]))
-    assert [row[1] for row in table.rows] == list(meanings.values())
-    assert {float(cell) for row in table.rows for cell in row[2:]} == {3.0}
+    measures = columns.measures()
+    values = {column.name.replace("/", "__"): [1.0, 2.0, 3.0] for column in measures}
+    text = page_text(run(-0.5, **values), run(-0.3, **values))
+    for column in measures:
+        value = f"{3:.{column.digits}f}"
+        assert f"{column.label} | {column.meaning} | {value} | {value}\n" in text
 
 
 def test_formulas_are_set_and_escaped():
-    assert typeset("σ^(-0.1…-0.5, linear) & λ_p") == (
-        "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub>"
-    )
-    assert str(typeset("<b>")) == "&lt;b&gt;"
+    html = "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub> &lt;b&gt;"
+    assert typeset("σ^(-0.1…-0.5, linear) & λ_p <b>") == html

@@ -1,0 +1,93 @@
+"""Judge settings once: the page, its tables and its answers read the result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rdm_solo.ground.errors import join_first
+from rdm_solo.report.measured import Evaluation, compared_evaluations, last, linear_accuracies
+from rdm_solo.report.outcomes import JudgedRun, Outcome, judge_run
+from rdm_solo.report.verdicts import Verdict, verdicts
+from rdm_solo.runs.columns import COLUMNS, LINEAR
+from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import (
+    Group,
+    counted_runs,
+    format_latest,
+    judged_runs,
+    mean_std,
+    uncounted_runs,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A group of runs with its verdicts and last values.
+
+    ``last`` and ``text`` have the counted runs' last values of each column: one value per run, and
+    mean ± standard deviation.
+    """
+
+    label: str
+    group: Group
+    runs: Sequence[JudgedRun]
+    counted: Sequence[Run]  # the runs in means, bands and n
+    uncounted: Sequence[Run]
+    outcomes: Sequence[Outcome]  # whether each run that verdicts are based on is alive
+    lead: Verdict
+    low_pass: Verdict
+    health: Verdict  # with the progress of unfinished runs
+    evaluation: Evaluation | None  # the linear evaluation that is compared on the data set
+    last: Mapping[str, Sequence[float]]
+    text: Mapping[str, str]
+    finished: bool
+    excluded_reason: str  # why it is not ranked; empty if at least one of its runs is healthy
+
+
+def judge(groups: Sequence[Group]) -> list[Setting]:
+    """Judge each setting and compute its last values."""
+    evaluations = compared_evaluations(groups)
+    settings = []
+    for group in groups:
+        runs = {run: judge_run(run) for run in group.runs}
+        judged = [runs[run] for run in judged_runs(group)]
+        outcomes = [each.alive for each in judged]
+        lead, low_pass, health = verdicts(judged)
+        counted, uncounted = counted_runs(group), uncounted_runs(group)
+        excluded_reason = ""
+        if not any(outcome.healthy for outcome in outcomes):
+            excluded_reason = join_first(dict.fromkeys(outcome.answer for outcome in outcomes))
+        # How far the runs came stands before the numbers of the first verdict.
+        first = counted[0]
+        finished = first.epochs >= int(first.config.get("max_epochs", 0))
+        progress = []
+        if not finished and first.diverged is None:
+            progress.append(first.progress)
+        if uncounted:
+            behind = [f"seed {run.seed} ({run.progress})" for run in uncounted]
+            progress.append(f"not counted: {', '.join(behind)}")
+        evaluation = evaluations[first.dataset]
+        linear = linear_accuracies(counted, evaluation)
+        last_values = {LINEAR.name: linear}
+        text = {LINEAR.name: mean_std(linear, LINEAR.digits)}
+        for column in COLUMNS.values():
+            last_values[column.name] = last(counted, column.name)
+            text[column.name] = format_latest(counted, column.name, column.digits)
+        settings.append(
+            Setting(
+                label=group.label,
+                group=group,
+                runs=list(runs.values()),
+                counted=counted,
+                uncounted=uncounted,
+                outcomes=outcomes,
+                lead=lead,
+                low_pass=low_pass,
+                health=replace(health, numbers=[*progress, *health.numbers]),
+                evaluation=evaluation,
+                last=last_values,
+                text=text,
+                finished=finished,
+                excluded_reason=excluded_reason,
+            )
+        )
+    return settings
