@@ -130,7 +130,7 @@ class Sweep:
         ranked: list[Best] = []
         runs = {run.folder: run for run in self.runs}  # with all their linear evaluations
         for setting in judge(started_groups(self._runs)):
-            if setting.excluded_reason or dataset not in (None, setting.group.first.dataset):
+            if not setting.ranked or dataset not in (None, setting.group.first.dataset):
                 continue
             if values := last(setting.counted, column, setting.evaluation):
                 best = tuple(runs[run.folder] for run in setting.counted)

@@ -12,6 +12,8 @@ from rdm_solo.report.verdicts import Verdict
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
 from rdm_solo.runs.groups import latest, mean_std
 
+LIMIT = 6  # filters or methods in the title
+
 
 def title(settings: Sequence[Setting]) -> str:
     """Return what was compared, such as ``SimSiam, target filter σ^p, p = -1 … -0.3, 4 runs``."""
@@ -43,7 +45,8 @@ def _compared(settings: Sequence[Setting]) -> list[str]:
         if group.first.p is not None:
             exponents.add(group.first.p)
     words = list(methods) if len(methods) == 1 else []
-    words.append(join_first(filter(None, names)))
+    names.pop("", None)
+    words.append("; ".join(names) if len(names) < LIMIT else join_first(names))
     if len(exponents) > 1:
         words.append(f"p = {min(exponents):g} … {max(exponents):g}")
     elif exponents:
@@ -97,11 +100,11 @@ def overview(settings: Sequence[Setting]) -> Verdict:
     healthy, unfinished = 0, 0
     unhealthy = []
     for setting in settings:
-        if all(outcome.good for outcome in setting.outcomes):
+        if setting.health.good:
             healthy += 1
         if setting.health.level in ("bad", "suspect"):
             unhealthy.append(f"{setting.label}: {setting.health.answer}")
-        if not setting.finished and not setting.excluded_reason:
+        if setting.ranked and not setting.finished:
             unfinished += 1
     numbers = []
     if unfinished:

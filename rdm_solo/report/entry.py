@@ -15,7 +15,6 @@ from rdm_solo.report.measured import compared_evaluations, evaluations
 from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
 from rdm_solo.runs import files
-from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.groups import by_setting, format_latest, run_name, started_groups, text_table
 
@@ -37,10 +36,8 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     files.make_results_folder(folder, "--out FOLDER")
     groups = started_groups(members)
     settings = judge(groups)
-    pictures: list[figures.Picture] = []
-    failures: list[str] = []
-    if groups:
-        pictures, failures = figures.draw(groups, folder, slow)
+    pictures, failures = figures.draw(groups, folder, slow)
+    if settings:
         print(verdict_table(settings))
     problems = [*errors.values(), *incomplete(members)]
     names = list(dict.fromkeys(relative(paths)))
@@ -68,8 +65,6 @@ def incomplete(members: Sequence[runs.Run]) -> list[str]:
                     problems.append(f"{column} is not finite in epoch {epoch}")
                 elif epoch < run.last_epoch:
                     problems.append(f"{column} was last measured in epoch {epoch}")
-            if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
-                problems.append("no accuracy (no labels, no validation images, or switched off)")
             evaluation = compared[run.dataset]
             if run.linear and evaluation and evaluation not in evaluations(run):
                 reason = f"most runs on {run.dataset} use other features or another protocol"
@@ -102,6 +97,11 @@ def verdict_table(settings: Sequence[Setting]) -> str:
     return text_table(list(cells), head, cells.__getitem__)
 
 
+def folder_path(argument: str) -> Path:
+    """Return the folder of an argument such as ``runs/byol``, ``run=runs/byol`` or ``~/runs``."""
+    return Path(argument.removeprefix("run=")).expanduser()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
@@ -111,11 +111,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "folders",
         nargs="+",
+        type=folder_path,
         metavar="FOLDER",
         help="folder of a run or of a sweep; run=FOLDER works as well",
     )
     parser.add_argument(
         "--out",
+        type=folder_path,
         metavar="FOLDER",
         help="folder for the page and its figures (default: FOLDER/report, or ./report)",
     )
@@ -127,8 +129,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     terminal.log_to_terminal()
     arguments = parser.parse_args(argv)
-    paths = [Path(folder.removeprefix("run=")).expanduser() for folder in arguments.folders]
-    out = Path(arguments.out).expanduser() if arguments.out else None
     with terminal.errors_without_traceback():
-        path = write(paths, out, arguments.all_figures)
+        path = write(arguments.folders, arguments.out, arguments.all_figures)
     print(f"\n{path} (with its figures as PNG and PDF in the same folder)")

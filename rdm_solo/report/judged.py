@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rdm_solo.ground.errors import join_first
 from rdm_solo.report.measured import Evaluation, compared_evaluations, last, linear_accuracies
-from rdm_solo.report.outcomes import JudgedRun, Outcome, judge_run
+from rdm_solo.report.outcomes import JudgedRun, judge_run
 from rdm_solo.report.verdicts import Verdict, verdicts
 from rdm_solo.runs.columns import COLUMNS, LINEAR
 from rdm_solo.runs.folder import Run
@@ -31,8 +30,6 @@ class Setting:
     group: Group
     runs: Sequence[JudgedRun]
     counted: Sequence[Run]  # the runs in means, bands and n
-    uncounted: Sequence[Run]
-    outcomes: Sequence[Outcome]  # whether each run that verdicts are based on is alive
     lead: Verdict
     low_pass: Verdict
     health: Verdict  # with the progress of unfinished runs
@@ -40,7 +37,7 @@ class Setting:
     last: Mapping[str, Sequence[float]]
     text: Mapping[str, str]
     finished: bool
-    excluded_reason: str  # why it is not ranked; empty if at least one of its runs is healthy
+    ranked: bool  # whether at least one of its runs is healthy
 
 
 def judge(groups: Sequence[Group]) -> list[Setting]:
@@ -50,20 +47,16 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
     for group in groups:
         runs = {run: judge_run(run) for run in group.runs}
         judged = [runs[run] for run in judged_runs(group)]
-        outcomes = [each.alive for each in judged]
         lead, low_pass, health = verdicts(judged)
-        counted, uncounted = counted_runs(group), uncounted_runs(group)
-        excluded_reason = ""
-        if not any(outcome.healthy for outcome in outcomes):
-            excluded_reason = join_first(dict.fromkeys(outcome.answer for outcome in outcomes))
+        counted = counted_runs(group)
         # How far the runs came stands before the numbers of the first verdict.
         first = counted[0]
         finished = first.epochs >= int(first.config.get("max_epochs", 0))
         progress = []
         if not finished and first.diverged is None:
             progress.append(first.progress)
-        if uncounted:
-            behind = [f"seed {run.seed} ({run.progress})" for run in uncounted]
+        behind = [f"seed {run.seed} ({run.progress})" for run in uncounted_runs(group)]
+        if behind:
             progress.append(f"not counted: {', '.join(behind)}")
         evaluation = evaluations[first.dataset]
         linear = linear_accuracies(counted, evaluation)
@@ -78,8 +71,6 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
                 group=group,
                 runs=list(runs.values()),
                 counted=counted,
-                uncounted=uncounted,
-                outcomes=outcomes,
                 lead=lead,
                 low_pass=low_pass,
                 health=replace(health, numbers=[*progress, *health.numbers]),
@@ -87,7 +78,7 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
                 last=last_values,
                 text=text,
                 finished=finished,
-                excluded_reason=excluded_reason,
+                ranked=any(each.alive.healthy for each in judged),
             )
         )
     return settings

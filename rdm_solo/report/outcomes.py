@@ -96,15 +96,14 @@ def _alive(run: Run, epochs: Sequence[MeasuredEpoch]) -> Outcome:
         return Outcome(f"diverged in epoch {run.diverged}", good=False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     kinds = collapse.kinds_of_collapse(epochs, Bounds(warmup=warmup, gap_epochs=None))
-    for kind in kinds:
-        if not collapse.RULE[kind].note:
-            return Outcome(collapse.RULE[kind].answer, good=False)
     # A collapse is named before an accuracy or a loss that a note is about.
-    for kind in kinds:
-        if kind in COLLAPSED:
-            return Outcome(collapse.RULE[kind].answer, suspect=True, collapsed=True)
-    if kinds:
-        return Outcome(collapse.RULE[kinds[0]].answer, suspect=True)
+    kinds.sort(key=COLLAPSED.__contains__, reverse=True)
+    rules = [collapse.RULE[kind] for kind in kinds]
+    for rule in rules:
+        if not rule.note:
+            return Outcome(rule.answer, good=False)
+    if rules:
+        return Outcome(rules[0].answer, suspect=True, collapsed=kinds[0] in COLLAPSED)
     measured = [epoch for epoch in epochs if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED)

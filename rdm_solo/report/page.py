@@ -14,6 +14,7 @@ from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.judged import Setting
 from rdm_solo.report.paper_comparison import paper_rows
 from rdm_solo.report.rules import RULES
+from rdm_solo.runs.columns import ACCURACY
 from rdm_solo.runs.groups import run_name
 
 ON_REQUEST = "The option --all-figures adds the ranks that Theorem 4 predicts, and Figure 5."
@@ -46,11 +47,14 @@ def page(
         folders = [run.folder for run in runs]
         measured = set()
         for setting in settings:
-            measured |= {name for name, values in setting.last.items() if values}
+            for name, values in setting.last.items():
+                if values:
+                    measured.add(name)
         sections = {
             "runs": runs,
             "measured": measured,
             "overview_columns": tables.OVERVIEW,
+            "accuracy_chart": ACCURACY,
             "run_columns": tables.RUN_COLUMNS,
             "measures": tables.MEASURES,
             "other_columns": tables.OTHERS,
@@ -62,7 +66,7 @@ def page(
             "on_request": "" if any(picture.plot in SLOW for picture in pictures) else ON_REQUEST,
             "folders": dict(zip(folders, tables.relative(folders))),
             "facts": list(map(tables.facts, settings)),
-            "versions": tables.versions(runs),
+            "versions": tables.package_versions(runs),
             "commands": tables.commands(settings),
             "paper_rows": paper_rows(settings),
         }

@@ -15,7 +15,7 @@ def rankings(settings: Sequence[Setting]) -> list[Verdict]:
     by_dataset: dict[str, list[Setting]] = {}
     for setting in settings:
         healthy = by_dataset.setdefault(setting.group.first.dataset, [])
-        if not setting.excluded_reason:
+        if setting.ranked:
             healthy.append(setting)
     verdicts = []
     for dataset, healthy in by_dataset.items():

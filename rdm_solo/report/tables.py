@@ -64,14 +64,15 @@ def last_value(run: Run, column: Column) -> str:
 
 def facts(setting: Setting) -> dict[str, str]:
     """Return what was run: data, network, batch, seeds, epochs, time and device."""
-    run, runs = setting.group.first, setting.group.runs
+    run = setting.group.first
     seeds, epochs, devices, seconds = [], set(), set(), []
-    for each in runs:
+    for each in setting.group.runs:
         seeds.append(each.seed)
         epochs.add(each.epochs)
         devices.add(str(each.summary.get("device", "–")))
-        seconds.append(finite(each.summary.get("seconds")))
-    known = [value for value in seconds if value is not None]
+        wall_time = finite(each.summary.get("seconds"))
+        if wall_time is not None:
+            seconds.append(wall_time)
     return {
         "setting": setting.label,
         "filter": run.filter,
@@ -81,18 +82,18 @@ def facts(setting: Setting) -> dict[str, str]:
         "epochs": "–".join(map(str, sorted(epochs))),
         "network": str(OmegaConf.select(run.config, "backbone.name", default="–")),
         "batch": global_batch(run),
-        "time": f"{statistics.fmean(known) / 60:.1f} min" if known else "–",
+        "time": f"{statistics.fmean(seconds) / 60:.1f} min" if seconds else "–",
         "device": ", ".join(sorted(devices)),
     }
 
 
-def versions(runs: Sequence[Run]) -> list[str]:
+def package_versions(runs: Sequence[Run]) -> list[str]:
     """Return the versions of packages, with the runs that used them."""
     names: dict[str, list[str]] = defaultdict(list)
     for run in runs:
-        packages = run.summary.get("versions") or {"versions": "unknown (no summary.json)"}
-        sentence = ", ".join(f"{name} {number}" for name, number in packages.items())
-        names[f"{sentence}."].append(run_name(run))
+        versions = run.summary.get("versions") or {"versions": "unknown (no summary.json)"}
+        packages = [f"{name} {number}" for name, number in versions.items()]
+        names[f"{', '.join(packages)}."].append(run_name(run))
     return _named(names, len(runs))
 
 

@@ -148,7 +148,6 @@ def test_names_are_text_and_missing_parts_are_listed(tmp_path, monkeypatch):
         "no spectra",
         "config.yaml",
         "erank/gap was never measured",
-        "no accuracy",
         "all rows hold NaN: <b>diverged</b>",
         "of_tomorrow",
         "rdm-solo train -m method=simsiam p=-0.5 'dataset.root=a b'",
