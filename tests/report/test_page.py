@@ -112,15 +112,6 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
     assert "url(" not in html[html.index("<style>") : html.index("</style>")]
 
 
-def test_each_number_stands_once_on_the_open_page(tmp_path):
-    more = {"val/knn_acc1": [51.2, 62.3, 73.4], "filter/monotonicity_directional": [0.5, 0.6, 0.77]}
-    write(tmp_path / "run", -0.5, 0, more_columns=more)
-    html = report.write([tmp_path / "run"]).read_text().partition("</h1>")[2]
-    text = re.sub(r"(?s)<figcaption>.*?</figcaption>|<[^>]*>", "", html.partition("<details>")[0])
-    numbers = re.findall(r"\d+\.\d+", text)
-    assert len(numbers) == len(set(numbers)) > 8
-
-
 def test_names_are_text_and_missing_parts_are_listed(tmp_path, monkeypatch):
     root = tmp_path / "runs <b>&"
     write(root / "<i>&_p=x^2", -0.5, 0, dataset=HOSTILE)
@@ -208,20 +199,14 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
 
     monkeypatch.setattr(figure5, "measure", measure)
     members = [run(None, method="dino", folder=tmp_path)]  # without a checkpoint
-    for method, filter_name in (
-        ("simsiam", "identity"),
-        ("simsiam", "learnable"),
-        ("byol", "learnable"),
-        ("swav", "none"),
-        ("vanilla", "none"),
-    ):
-        folder = tmp_path / f"{method}_{filter_name}"
+    for method in ("simsiam", "swav", "vanilla"):
+        folder = tmp_path / method
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "checkpoints" / "last.ckpt").touch()
-        members.append(run(None, method=method, filter=filter_name, folder=folder))
+        members.append(run(None, method=method, folder=folder))
     figure = figures.figure5(members)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["SimSiam, identity", "SimSiam", "BYOL", "SwAV"], "every setting, in order"
+    assert titles == ["SimSiam", "SwAV"], "every asymmetric setting, in order"
     assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"
 
 
@@ -231,15 +216,8 @@ def test_means_leave_out_what_broke_off():
     (both,) = judge(by_setting([run(), behind]))
     assert both.text == alone.text
     assert both.health.numbers[0] == "not counted: seed 2 (1 of 3 epochs)"
-    printed = entry.verdict_table([both])
-    assert printed.startswith(entry.verdict_table([alone]))
-    assert "not counted" in printed
+    assert entry.verdict_table([both]).startswith(entry.verdict_table([alone]))
     assert "seed 2 | " in page_text(run(), behind)
-
-
-def test_an_unfinished_run_shows_its_progress():
-    (setting,) = judge(by_setting([run(epochs=2)]))
-    assert setting.health.numbers[0].startswith("2 of 3 epochs")
 
 
 def test_repeated_seeds_and_values_of_an_earlier_epoch_are_named():

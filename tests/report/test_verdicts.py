@@ -16,6 +16,7 @@ LAGGING = {"p": None, "method": "byol", "filter": "identity"}
 LEARNED = {"p": None}
 FALLEN = {"feature__spread": [0.9, 1e-3, 1e-3]}
 DEAD = {"val__knn_acc1": [90, 90, 9]}
+AT_LN_K = {"train__loss_share": [1, 1, 1]}
 
 
 def setting(*members) -> Setting:
@@ -36,14 +37,13 @@ def alive(member) -> Outcome:
         ([1, 1, 1], {"p": -1.5}, "yes, in every epoch", None),
         ([1, 1, 1], LAGGING, "yes, in every epoch", None),
         ([1, 1, 1], LEARNED | FALLEN, "yes, in every epoch", None),
-        ([1, 1, 1], LEARNED | DEAD, "yes, in every epoch", None),
         ([1, 1, -1], LEARNED, "in most epochs", None),
         ([1, -1, -1], LEARNED, "in few epochs", False),
         ([-1, -1, -1], {}, "no, the online branch leads", False),
         ([-1, -1, -1], {"p": None, "method": "mocov2plus"}, "no, the online branch leads", None),
         ([1e-9, 0, -1e-9], {}, "no, the ranks hardly differ", None),
-        ([0] * 18 + [-1] * 2, LEARNED, "no, the ranks hardly differ", None),
         ([1] * 9 + [-1] * 3, LEARNED, "no longer: the online branch leads at the end", False),
+        ([0] * 18 + [-1] * 2, LEARNED, "no, the ranks hardly differ", None),
         ([-1] + [1] * 19, LEARNED, "yes, in nearly every epoch", True),
         ([np.nan] * 3, {}, "not measured", None),
     ],
@@ -107,11 +107,9 @@ ALIVE = "alive"
         ({"feature__spread": [0.9, 0.01, 0.01]}, COMPLETELY),
         ({"feature__spread": [0.9, 0.12, 0.12], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),
-        ({"erank__centred": [5, 1.1, 1.1], "method": "dino", "p": None}, FEW),
         ({"method": "swav", "p": None, "train__loss_share": [0.9, 0.998, 1.0]}, STUCK),
         ({"val__knn_acc1": [80, np.nan, 30]}, DESTROYED),
         ({"val__acc1": [80, 30, 30]}, DESTROYED),
-        ({"val__acc1": [80, 30, 30], "feature__spread": [np.nan] * 3}, DESTROYED),
         ({}, ALIVE),
         ({"feature__spread": [0.9, 0.21, 0.21]}, ALIVE),
         ({"feature__spread": [0.01, 0.9, 0.9]}, ALIVE),
@@ -165,8 +163,6 @@ def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
     assert both.health.answer == "diverged in 1 of 2 seeds"
 
 
-AT_LN_K, RATE = {"train__loss_share": [1, 1, 1]}, {"optimizer.lr": 1}
-METHODS = [run(None, method="swav", filter="none"), run(None, method="byol")]
 BOTH = "encoder destroyed in 1 of 3 seeds, outputs collapsed completely in 1 of 3 seeds"
 
 
@@ -174,7 +170,6 @@ BOTH = "encoder destroyed in 1 of 3 seeds, outputs collapsed completely in 1 of 
     ("members", "answer", "level"),
     [
         ([{}, {}, {}], ALIVE, "good"),
-        ([FALLEN], COMPLETELY, "bad"),
         ([FALLEN, {}, FALLEN], f"{COMPLETELY} in 2 of 3 seeds", "suspect"),
         ([FALLEN, FALLEN], f"{COMPLETELY} in 2 of 2 seeds", "bad"),
         ([AT_LN_K, AT_LN_K], f"{STUCK} in 2 of 2 seeds", "suspect"),
@@ -196,12 +191,12 @@ def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks(unt
 @pytest.mark.parametrize(
     ("members", "title"),
     [
-        ([run(seed=5)], "target filter σ^-0.5, seed 5, 3 epochs"),
         ([run(epochs=2)], "target filter σ^-0.5, seed 0, 2 of 3 epochs"),
         ([run(-1), run(-0.7), run(-0.3)], "target filter σ^p, p = -1 … -0.3, 3 runs, 3 epochs"),
-        ([run(), run(options=RATE)], "target filter σ^-0.5, 2 runs, 3 epochs"),
-        (METHODS, "SwAV; BYOL, learnable predictor, 2 runs, 3 epochs"),
-        ([run(), run(None)], "target filter σ^-0.5; learnable predictor, 2 runs, 3 epochs"),
+        (
+            [run(), run(None, method="byol")],
+            "target filter σ^-0.5; BYOL, learnable predictor, 2 runs, 3 epochs",
+        ),
     ],
 )
 def test_the_title_says_what_was_compared(members, title):
