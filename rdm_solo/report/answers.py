@@ -1,15 +1,15 @@
 """Answer the page's first questions: what was compared, is it alive, and how good is it?"""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from rdm_solo.ground.errors import join_first
 from rdm_solo.report.judged import Setting
+from rdm_solo.report.measured import ACCURACIES
 from rdm_solo.report.ranking import rankings
 from rdm_solo.report.verdicts import Verdict
-from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
+from rdm_solo.runs.columns import LINEAR
 from rdm_solo.runs.groups import latest, mean_std
 
 LIMIT = 6  # filters or methods in the title
@@ -66,7 +66,7 @@ def accuracy(setting: Setting) -> Verdict:
     """Return a setting's accuracies, with the best epoch of a single run."""
     run = setting.counted[0]
     lines = []
-    for column in (LINEAR, *reversed(charts()[ACCURACY])):
+    for column in ACCURACIES:
         values = setting.last[column.name]
         if not values:
             continue
@@ -76,8 +76,8 @@ def accuracy(setting: Setting) -> Verdict:
             text += f" in epoch {epoch}"
         facts = [text]
         if len(setting.counted) == 1 and column != LINEAR:
-            history = np.nan_to_num(run.metrics[column.name], nan=-math.inf)
-            best = int(history.argmax())
+            history = run.metrics[column.name]
+            best = int(np.nanargmax(history))
             if history[best] > values[0]:
                 best_epoch = int(run.metrics["epoch"][best])
                 facts.append(f"best {history[best]:.1f} % in epoch {best_epoch}")

@@ -16,7 +16,7 @@ from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
 from rdm_solo.runs import files
 from rdm_solo.runs.files import write_atomically
-from rdm_solo.runs.groups import by_setting, format_latest, run_name, started_groups, text_table
+from rdm_solo.runs.groups import format_latest, run_name, started_groups, text_table
 
 NAME = "report.html"
 REQUIRED = ("erank/gap", "feature/variance", "train/loss")
@@ -50,8 +50,7 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
 
 def incomplete(members: Sequence[runs.Run]) -> list[str]:
     """Describe each run that is incomplete, lacks a column, or is a duplicate."""
-    begun = [run for run in members if run.epochs]
-    groups = by_setting(begun) if begun else []
+    groups = started_groups(members)
     compared = compared_evaluations(groups)
     lines = []
     for run in members:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rdm_solo.report.measured import Evaluation, compared_evaluations, last, linear_accuracies
+from rdm_solo.report.measured import Evaluation, compared_evaluations, last
 from rdm_solo.report.outcomes import JudgedRun, judge_run
 from rdm_solo.report.verdicts import Verdict, verdicts
 from rdm_solo.runs.columns import COLUMNS, LINEAR
@@ -58,13 +58,12 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
         behind = [f"seed {run.seed} ({run.progress})" for run in uncounted_runs(group)]
         if behind:
             progress.append(f"not counted: {', '.join(behind)}")
+        last_values, text = {}, {}
         evaluation = evaluations[first.dataset]
-        linear = linear_accuracies(counted, evaluation)
-        last_values = {LINEAR.name: linear}
-        text = {LINEAR.name: mean_std(linear, LINEAR.digits)}
-        for column in COLUMNS.values():
-            last_values[column.name] = last(counted, column.name)
+        for column in (*COLUMNS.values(), LINEAR):
+            last_values[column.name] = last(counted, column.name, evaluation)
             text[column.name] = format_latest(counted, column.name, column.digits)
+        text[LINEAR.name] = mean_std(last_values[LINEAR.name], LINEAR.digits)
         settings.append(
             Setting(
                 label=group.label,

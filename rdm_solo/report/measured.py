@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rdm_solo.runs.columns import LINEAR
+from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs, latest
 from rdm_solo.runs.linear_file import KINDS, Record
+
+ACCURACIES = [LINEAR, *reversed(charts()[ACCURACY])]  # linear, kNN, online
 
 
 class Evaluation(NamedTuple):

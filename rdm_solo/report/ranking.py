@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from rdm_solo.ground.errors import join_first
 from rdm_solo.report.judged import Setting
+from rdm_solo.report.measured import ACCURACIES
 from rdm_solo.report.outcomes import filter_causes_gap
 from rdm_solo.report.verdicts import Verdict
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
+from rdm_solo.runs.columns import COLUMNS, Column
 
 
 def rankings(settings: Sequence[Setting]) -> list[Verdict]:
@@ -33,7 +34,7 @@ def rankings(settings: Sequence[Setting]) -> list[Verdict]:
 def accuracy(settings: Sequence[Setting]) -> Column:
     """Return the accuracy that most settings have; ties prefer linear, then kNN, then online."""
     counts = {}
-    for column in (LINEAR, *reversed(charts()[ACCURACY])):
+    for column in ACCURACIES:
         counts[column] = sum(bool(setting.last[column.name]) for setting in settings)
     return max(counts, key=counts.__getitem__)
 

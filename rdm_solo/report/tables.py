@@ -13,25 +13,23 @@ from omegaconf import OmegaConf
 from rdm_solo.ground.errors import join_first
 from rdm_solo.ground.values import finite
 from rdm_solo.report.judged import Setting
+from rdm_solo.report.measured import ACCURACIES
 from rdm_solo.runs import columns, files
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
+from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import format_latest, run_name
 from rdm_solo.runs.saved_config import exponent
 
-RUN_COLUMNS = [
-    *reversed(charts()[ACCURACY]),
+OVERVIEW = [
+    *ACCURACIES,
     COLUMNS["erank/target"],
     COLUMNS["erank/online"],
-]
-OVERVIEW = [
-    LINEAR,
-    *RUN_COLUMNS,
     COLUMNS["erank/gap"],
     COLUMNS["erank/centred"],
     COLUMNS["train/loss"],
 ]
+RUN_COLUMNS = OVERVIEW[1:-3]  # accuracies but the linear one, and ranks
 MEASURES = columns.measures()
 OTHERS = [
     column for column in COLUMNS.values() if column.chart and column not in (*OVERVIEW, *MEASURES)
