@@ -39,15 +39,17 @@ class RunInfo:
 
 def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[Any]:
     """Open the chosen loggers (``cfg.logger``), on the first process only."""
-    records = _read_records(run.folder) if choices else {}
+    if not choices:
+        return []
+    records = _read_records(run.folder)
     loggers = []
     for name, node in choices.items():
-        files.inside(run.folder, name)
+        files.inside(run.folder, name)  # refuses a link that leads out of the run's folder
         open_logger = instantiate(node, _partial_=True, _convert_="all")
-        loggers.append(open_logger(run=run, previous=records.get(name, {})))
-        records[name] = loggers[-1].record
-    if loggers:
-        _write_records(run.folder, records)
+        logger = open_logger(run=run, previous=records.get(name, {}))
+        records[name] = logger.record
+        loggers.append(logger)
+    _write_records(run.folder, records)
     return loggers
 
 
@@ -61,13 +63,16 @@ def append(
     """
     import hydra.utils
 
-    names, records = [], _read_records(folder)
+    names = []
+    records = _read_records(folder)
     for name in sorted(LOGGER_CLASSES.keys() & records.keys()):
         record = records[name]
         try:
             files.inside(folder, name)
             record["appended"] = {**record.get("appended", {}), **scalars}
-            options = record if online else {**record, "offline": True}
+            options = dict(record)
+            if not online:
+                options["offline"] = True
             logger: Any = hydra.utils.get_class(LOGGER_CLASSES[name])
             logger.append(folder, options, scalars, step)
             names.append(name)
@@ -79,7 +84,9 @@ def append(
 
 
 def _read_records(folder: Path) -> dict[str, Any]:
-    return files.read_object(folder, LOGGERS) if (folder / LOGGERS).is_file() else {}
+    if not (folder / LOGGERS).is_file():
+        return {}
+    return files.read_object(folder, LOGGERS)
 
 
 def _write_records(folder: Path, records: Mapping[str, Any]) -> None:

@@ -1,66 +1,52 @@
 """Create a W&B workspace: ``rdm-solo dashboard --project rdm_solo``."""
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
-from rdm_solo.loggers import charts
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
-# Columns pinned next to the run names, which contain method and filter.
-PINNED_COLUMNS = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
 
 
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
-    """Build the workspace without saving it; ``sweep`` restricts it to the runs of one sweep."""
+    """Build the workspace without saving it; ``sweep`` restricts it to the runs of one sweep.
+
+    Its sections show the columns' charts. W&B itself adds a panel for each scalar, histogram and
+    picture, in a section for each prefix such as ``erank``.
+    """
     import wandb_workspaces.expr as expr
     import wandb_workspaces.workspaces as ws
+    from wandb_workspaces.reports.v2.interface import Config, LinePlot, ScatterPlot, SummaryMetric
 
-    wr = _panels()
-    over_epochs = [
-        wr.LinePlot(title=title, x="epoch", y=[column.name for column in group], title_x="epoch")
-        for title, group in columns.charts().items()
-    ]
-    against_p = [  # one point per run
-        wr.ScatterPlot(
-            title=f"{column.label} against p", x=wr.Config("p"), y=wr.SummaryMetric(column.name)
-        )
-        for column in columns.compared()
-    ]
-    pictures = wr.MediaBrowser(title="Spectra of an epoch", media_keys=[charts.PICTURE])
-    spectra = [*(_chart(name, title) for name, title in charts.CHARTS.items()), pictures]
-    sections = {"Over epochs": over_epochs, "Against p": against_p, "Spectra": spectra}
+    over_epochs: list[Any] = []
+    for title, group in columns.charts().items():
+        names: list[Any] = [column.name for column in group]
+        over_epochs.append(LinePlot(title=title, x="epoch", y=names))
+    against_p: list[Any] = []  # one point per run
+    for column in columns.compared():
+        title = f"{column.label} against p"
+        value = SummaryMetric(column.name)
+        against_p.append(ScatterPlot(title=title, x=Config("p"), y=value))
+    name = NAME
+    filters: Any = ""
+    if sweep is not None:
+        name = f"{NAME}, {sweep}"
+        filters = expr.And(expr.Config("sweep_folder") == sweep)
     return ws.Workspace(
         entity=entity,
         project=project,
-        name=NAME if sweep is None else f"{NAME}, {sweep}",
-        sections=[ws.Section(name=n, panels=p, is_open=True) for n, p in sections.items()],
+        name=name,
+        sections=[
+            ws.Section(name="Over epochs", panels=over_epochs, is_open=True),
+            ws.Section(name="Against p", panels=against_p, is_open=True),
+        ],
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
-        runset_settings=ws.RunsetSettings(
-            filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
-            pinned_columns=PINNED_COLUMNS,
-        ),
+        runset_settings=ws.RunsetSettings(filters=filters),
+        auto_generate_panels=True,
     )
-
-
-def _panels() -> Any:
-    """Return the module of panels, whose classes its type annotations do not export."""
-    return importlib.import_module("wandb_workspaces.reports.v2")
-
-
-def _chart(name: str, title: str) -> Any:
-    """Return the panel of a chart that :func:`rdm_solo.loggers.charts.draw` logs."""
-    chart = _panels().CustomChart.from_table(
-        f"charts/{name}_table",
-        chart_fields={"step": "step", "lineKey": "lineKey", "lineVal": "lineVal"},
-        chart_strings={"title": title, "xname": "index i"},
-    )
-    chart.chart_name = "wandb/lineseries/v0"
-    return chart
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -28,9 +28,9 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         )
         logger.record = {}
         logger.log_hyperparams(dict(run.config))  # to hparams.yaml
-        values = {name: value for name, value in run.hyperparameters.items() if value is not None}
-        # Lightning writes them only with metrics.
-        _, session_start, _ = hparams(values, {})  # type: ignore[no-untyped-call]
+        # For the HPARAMS tab; Lightning writes hyperparameters only with metrics.
+        settings = {name: value for name, value in run.hyperparameters.items() if value is not None}
+        _, session_start, _ = hparams(settings, {})  # type: ignore[no-untyped-call]
         logger.experiment.file_writer.add_summary(session_start)
         return logger
 
@@ -38,9 +38,9 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         self.experiment.add_image(name, image, step, dataformats="HWC")
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log histograms of the base-10 logarithms of the last epoch's eigenvalues."""
-        for key, powers in charts.histograms(epochs[max(epochs)]).items():
-            self.experiment.add_histogram(key, powers, step)
+        last_epoch = epochs[max(epochs)]
+        for key, values in charts.histograms(last_epoch).items():
+            self.experiment.add_histogram(key, values, step)
 
     @classmethod
     def append(

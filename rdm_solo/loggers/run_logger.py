@@ -40,7 +40,7 @@ class RunLogger(ABC):
 
     @abstractmethod
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log charts of ``epochs``, the arrays in a run's ``spectra`` folder by epoch."""
+        """Log the last of ``epochs``, the arrays in a run's ``spectra`` folder by epoch."""
 
     @classmethod
     @abstractmethod

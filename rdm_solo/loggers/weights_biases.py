@@ -28,26 +28,42 @@ INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")  # passed fr
 
 
 class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
-    """Lightning's W&B logger, but a failure logs a warning and does not stop training."""
+    """Lightning's W&B logger, but offline if the server is unreachable.
+
+    A later failure logs a warning and does not stop training.
+    """
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
-        run = _init(folder, record)
-        run.define_metric("trainer/global_step")
-        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-        super().__init__(save_dir=folder, project=record["project"], experiment=run)
+        options = {name: record[name] for name in INIT_OPTIONS}
+        options["settings"] = wandb.Settings(
+            init_timeout=INIT_TIMEOUT, finish_timeout=FINISH_TIMEOUT
+        )
+        if record["offline"]:
+            options["mode"] = "offline"
+        super().__init__(save_dir=folder, **options)
+        try:
+            _ = self.experiment  # starts the W&B run
+        except wandb.errors.Error as error:
+            log.warning(f"warning: Weights & Biases: {first_line(error)}; the run is kept offline")
+            wandb.teardown()  # otherwise its service process rejects the id
+            options["mode"] = "offline"
+            super().__init__(save_dir=folder, **options)
+            _ = self.experiment
         self.record = record
         self.failed = False
 
     @classmethod
     def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
         """Start a W&B run, or continue the ``previous`` one. A sweep's runs share a tag."""
-        sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
+        tags = list(options["tags"])
+        if run.sweep:
+            tags.append(f"sweep:{run.sweep}"[:64])  # W&B's longest tag
         record = {
             **options,
             "id": previous.get("id") or secrets.token_hex(4),
             "name": options["name"] or run.name,
             "group": options["group"] or run.group,
-            "tags": [*options["tags"], *sweep],
+            "tags": tags,
         }
         logger = cls(run.folder, record)
         logger.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
@@ -62,13 +78,12 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         self.log_metrics({name: wandb.Image(image)}, step)
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log filter curves and eigenvalues over epochs as charts, and histograms."""
-        log_eigenvalues = charts.histograms(epochs[max(epochs)])
+        last_epoch = epochs[max(epochs)]
         histograms = {
-            key: wandb.Histogram(values)  # type: ignore[arg-type]  # which takes arrays as well
-            for key, values in log_eigenvalues.items()
+            key: wandb.Histogram(values.tolist())
+            for key, values in charts.histograms(last_epoch).items()
         }
-        self.log_metrics(histograms | charts.draw(epochs), step)
+        self.log_metrics(histograms, step)
 
     def finalize(self, status: str) -> None:
         """Finish the W&B run, which Lightning leaves open."""
@@ -91,21 +106,10 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         logger = cls(folder, dict(record))
         logger.log_metrics(scalars, step)
         # `wandb sync` replaces the whole summary, so write all last values again.
-        path = folder / SUMMARY
-        last = files.read_object(folder, SUMMARY)["last"] if path.is_file() else {}
-        final = {name: value for name, value in last.items() if value is not None}
-        logger.experiment.summary.update({**final, **record["appended"]})
+        summary: dict[str, Any] = {}
+        if (folder / SUMMARY).is_file():
+            last = files.read_object(folder, SUMMARY)["last"]
+            summary = {name: value for name, value in last.items() if value is not None}
+        summary |= record["appended"]
+        logger.experiment.summary.update(summary)
         logger.finalize("success")
-
-
-def _init(folder: Path, record: Mapping[str, Any]) -> Any:
-    """Start or continue a W&B run, offline if the server is unreachable."""
-    options = {name: record[name] for name in INIT_OPTIONS}
-    options |= {"dir": str(folder), "resume": "allow"}
-    options["settings"] = wandb.Settings(init_timeout=INIT_TIMEOUT, finish_timeout=FINISH_TIMEOUT)
-    try:
-        return wandb.init(**options, mode="offline" if record["offline"] else None)
-    except wandb.errors.Error as error:
-        log.warning(f"warning: Weights & Biases: {first_line(error)}; the run is kept offline")
-        wandb.teardown()  # otherwise its service process rejects the id
-        return wandb.init(**options, mode="offline")

@@ -10,17 +10,20 @@ from typing import Any
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the steps and values of every scalar in TensorBoard's files."""
-    read = accumulator(folder)
-    return {t: [(e.step, e.value) for e in read.Scalars(t)] for t in read.Tags()["scalars"]}
+    reader = accumulator(folder)
+    values = {}
+    for tag in reader.Tags()["scalars"]:
+        values[tag] = [(event.step, event.value) for event in reader.Scalars(tag)]
+    return values
 
 
 def accumulator(folder: Path):
     """Return TensorBoard's own reader of a folder."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    read = EventAccumulator(str(folder))
-    read.Reload()
-    return read
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return reader
 
 
 @dataclass
@@ -36,10 +39,10 @@ class WandbFile:
 
 def wandb_files(folder: Path) -> list[WandbFile]:
     """Read the ``.wandb`` files of a run's folder, one for each start."""
-    return [_read(path) for path in sorted(folder.glob("wandb/*run-*/*.wandb"))]
+    return [_wandb_file(path) for path in sorted(folder.glob("wandb/*run-*/*.wandb"))]
 
 
-def _read(path: Path) -> WandbFile:
+def _wandb_file(path: Path) -> WandbFile:
     from wandb.proto.wandb_internal_pb2 import Record
 
     file = WandbFile()
@@ -47,8 +50,12 @@ def _read(path: Path) -> WandbFile:
         record = Record.FromString(content)
         kind = record.WhichOneof("record_type")
         if kind == "run":
-            file.run = {n: getattr(record.run, n) for n in ("run_id", "project", "display_name")}
-            file.run["group"] = record.run.run_group
+            file.run = {
+                "run_id": record.run.run_id,
+                "project": record.run.project,
+                "display_name": record.run.display_name,
+                "group": record.run.run_group,
+            }
             file.config |= _items(record.run.config.update)
         elif kind == "config":
             file.config |= _items(record.config.update)
@@ -62,20 +69,25 @@ def _read(path: Path) -> WandbFile:
 
 
 def _items(items: Any) -> dict[str, Any]:
-    return {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items}
+    values = {}
+    for item in items:
+        name = item.key or ".".join(item.nested_key)
+        values[name] = json.loads(item.value_json)
+    return values
 
 
 def _records(data: bytes) -> Iterator[bytes]:
     """Split LevelDB's log format: blocks of 32 KiB, chunks of checksum, length and kind."""
-    at, record = 7, b""
-    while at + 7 <= len(data):
-        left = 2**15 - at % 2**15
-        if left < 7:
-            at += left
+    offset, record = 7, b""
+    while offset + 7 <= len(data):
+        left = 2**15 - offset % 2**15
+        if left < 7:  # too short for the head of a chunk
+            offset += left
             continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        record += data[at + 7 : at + 7 + length]
-        at += 7 + length
+        length, kind = struct.unpack_from("<HB", data, offset + 4)
+        offset += 7
+        record += data[offset : offset + length]
+        offset += length
         if kind in (1, 4):  # a whole record, or its last chunk
             yield record
             record = b""
