@@ -16,24 +16,32 @@ CHUNK = 512  # images per forward pass
 def choose_device(name: str) -> torch.device:
     """Return the named device; ``gpu`` means ``cuda``, ``auto`` means a GPU if there is one."""
     check_choice("device", name, ("auto", "cpu", "cuda", "gpu"))
-    available = torch.cuda.is_available()
-    if name in ("cuda", "gpu") and not available:
+    if name != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda")
+    if name in ("cuda", "gpu"):
         raise UserError(f"device={name}, but torch {torch.__version__} finds no GPU; use cpu.")
-    return torch.device("cuda" if available and name != "cpu" else "cpu")
+    return torch.device("cpu")
 
 
 def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
     """Return views of the training size that are only cropped, resized and flipped."""
-    pipeline = views.pipelines[0]
-    default_scale = pipeline.crop_scale if pipeline.crop_scale[0] > 0.5 else (0.08, 1.0)
-    crop_scale = default_scale if augmentation.crop_scale is None else augmentation.crop_scale
-    flip = pipeline.flip if augmentation.flip is None else augmentation.flip
-    return Views([Pipeline(pipeline.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)])
+    training = views.pipelines[0]
+    crop_scale = augmentation.crop_scale
+    if crop_scale is None:
+        # torchvision's default would destroy what training crops less: digits.
+        crop_scale = training.crop_scale if training.crop_scale[0] > 0.5 else (0.08, 1.0)
+    flip = training.flip if augmentation.flip is None else augmentation.flip
+    pipeline = Pipeline(training.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)
+    return Views([pipeline])
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
     """Return features ``(N, d)`` and labels of all clean images that can be read, on the CPU."""
-    features, labels = zip(*((represent(backbone, x).cpu(), y.cpu()) for x, y in loader))
+    features = []
+    labels = []
+    for x, y in loader:
+        features.append(represent(backbone, x).cpu())
+        labels.append(y.cpu())
     loader.report_skipped()
     return torch.cat(features), torch.cat(labels)
 

@@ -73,14 +73,15 @@ def measure(run: "rdm_solo.runs.folder.Run", rows: int = 4096, device: str = "cp
 
     Use several times k rows: with fewer, the smallest eigenvalues are underestimated.
     """
-    from rdm_solo.evaluate import finished_run  # loads solo-learn
+    from rdm_solo.evaluate import finished_run  # imports solo-learn
 
     design = run.description.asymmetry
     if design not in DESIGNS:
         labels = ", ".join(m.label for m in METHODS.values() if m.asymmetry in DESIGNS)
         raise UserError(f"Figure 5 is defined for {labels}, not for {run.label} ({run.folder}).")
+    measure_design = DESIGNS[design]
     with torch.no_grad():
-        curves, note = DESIGNS[design](finished_run.load(run, device), rows)
+        curves, note = measure_design(finished_run.load(run, device), rows)
     branch = "online" if design == "predictor" else "target"
     return Figure5(run.label, branch, tuple(curves), note)
 
@@ -97,14 +98,14 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
             targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
         else:
             targets = projections
-        if hasattr(model, "find_nn"):
+        if hasattr(model, "find_nn"):  # NNBYOL and NNSiam: neighbours in a queue
             targets = [model.find_nn(normalize(z, dim=-1))[1] for z in targets]
         elif not hasattr(model, "momentum_projector"):
             targets = [model.target_head(z) for z in targets]
         online += [model.predictor(z) for z in projections]
         target += targets
         positive += targets[1:] + targets[:1]
-    p, z, z_plus = (normalize(_join(x), dim=1) for x in (online, target, positive))
+    p, z, z_plus = (normalize(_join(parts), dim=1) for parts in (online, target, positive))
 
     lam_p = eigenvalues(p)
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
@@ -124,27 +125,35 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
 def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     """Compare numbers of Sinkhorn iterations on the same logits."""
     model = finished.model
-    epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
+    epsilon = float(model.sk_epsilon)
+    temperature = float(model.temperature)
     rows = min(rows, MAX_LOGITS // model.prototypes.out_features)
-    logits = [
-        model.prototypes(normalize(model.projector(model.backbone(x)))).float()
-        for crops in finished.batches(rows)
-        for x in crops
-    ]
-    queues = [] if finished.queue is None else [model.prototypes(z) for z in finished.queue]
+    logits = []
+    for crops in finished.batches(rows):
+        for x in crops:
+            projection = normalize(model.projector(model.backbone(x)))
+            logits.append(model.prototypes(projection).float())
     lam_p = eigenvalues((_join(logits) / temperature).softmax(1))
-    curves = []
+
+    # Each view has its own Sinkhorn batch and queue. Rows of the queue only take part.
+    batches = logits
+    if finished.queue is not None:
+        queues = [model.prototypes(z) for z in finished.queue]
+        batches = [torch.cat([x, queues[i % finished.views]]) for i, x in enumerate(logits)]
     counts = sorted({*ITERATIONS, model.sk_iters})
-    for eps in dict.fromkeys((epsilon, temperature)):
-        for n in counts if eps == epsilon else counts[1:]:
-            parts = []
-            for i, x in enumerate(logits):  # each view has its own Sinkhorn batch and queue
-                queued = queues[i % finished.views : i % finished.views + 1]
-                parts.append(sinkhorn(torch.cat([x, *queued]), eps, n)[: len(x)])
-            h = filter_curve(eigenvalues(torch.cat(parts)), lam_p)
-            variant, group = f"{n} iteration{'s' * (n != 1)}", f"ε = {eps:g}"
-            trained = eps == epsilon and n == model.sk_iters
-            curves.append(curve(variant, group, lam_p, h, trained))
+    variants = [(epsilon, n) for n in counts]
+    if temperature != epsilon:
+        # Without iterations it would be the online branch's own softmax.
+        variants += [(temperature, n) for n in counts if n]
+    curves = []
+    for eps, n in variants:
+        assignments = []
+        for x, batch in zip(logits, batches):
+            assignments.append(sinkhorn(batch, eps, n)[: len(x)])
+        h = filter_curve(eigenvalues(torch.cat(assignments)), lam_p)
+        name = "1 iteration" if n == 1 else f"{n} iterations"
+        trained = eps == epsilon and n == model.sk_iters
+        curves.append(curve(name, f"ε = {eps:g}", lam_p, h, trained))
     return curves, f"online temperature {temperature:g}"
 
 
@@ -152,19 +161,22 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
     """Compare temperatures with and without centring."""
     model = finished.model
     loss = model.dino_loss_func
-    student, teacher = [], []
-    for crops in finished.batches(min(rows, MAX_LOGITS // (2 * loss.center.shape[1]))):
+    student = []
+    teacher = []
+    rows = min(rows, MAX_LOGITS // (2 * loss.center.shape[1]))
+    for crops in finished.batches(rows):
         for x in crops:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
+    lam_p = eigenvalues((_join(student) / float(loss.student_temp)).softmax(1))
+    z = _join(teacher)
     online = round(float(loss.student_temp), 6)
     target = round(float(loss.teacher_temp_schedule[finished.epoch]), 6)
-    z = _join(teacher)
-    lam_p = eigenvalues((_join(student) / float(loss.student_temp)).softmax(1))
+    temperatures = sorted({*TEMPERATURES, online, target})
     curves = []
-    for shift, group in ((0.0, "not centred"), (loss.center.double(), "centred")):
-        for t in sorted({*TEMPERATURES, online, target}):
-            h = filter_curve(eigenvalues(((z - shift) / t).softmax(1)), lam_p)
+    for group, shifted in (("not centred", z), ("centred", z - loss.center.double())):
+        for t in temperatures:
+            h = filter_curve(eigenvalues((shifted / t).softmax(1)), lam_p)
             trained = t == target and group == "centred"
             curves.append(curve(f"t = {t:.4g}", group, lam_p, h, trained))
     return curves, f"online temperature {online:g}"
@@ -208,8 +220,10 @@ def curve(variant: str, group: str, lam: Tensor, value: Tensor, trained: bool = 
     lam, value = lam[:m], value[:m]
     positive = value > 0  # zeros have no logarithm; also excludes NaN
     x, y = lam[positive].log(), value[positive].log()
-    x = x - x.mean()
-    slope = float((x * y).sum() / x.square().sum()) if len(x) > 1 else float("nan")
+    slope = float("nan")
+    if len(x) > 1:
+        x = x - x.mean()
+        slope = float((x * y).sum() / x.square().sum())
     return Curve(variant, group, lam.cpu().numpy(), value.cpu().numpy(), slope, trained)
 
 
@@ -219,8 +233,9 @@ def eigenvalues(x: Tensor) -> Tensor:
     >>> eigenvalues(torch.tensor([[3.0, 0.0, 4.0]]))
     tensor([25.])
     """
-    gram = x @ x.mT if len(x) < x.shape[1] else x.mT @ x
-    lam: Tensor = torch.linalg.eigvalsh(gram / len(x)).flip(0).clamp_min(0)
+    n, k = x.shape
+    gram = x @ x.mT if n < k else x.mT @ x
+    lam: Tensor = torch.linalg.eigvalsh(gram / n).flip(0).clamp_min(0)
     return lam
 
 

@@ -20,22 +20,28 @@ OUTCOMES = ("top1", "top5", "seed", "curve", "seconds", "device", "versions")
 def write(folder: Path, record: Record) -> list[Record]:
     """Add a record to ``linear.json``; return all records with the same settings.
 
-    A record with the same settings and seed is replaced.
+    It replaces a record with the same settings and seed.
     """
-    variant, _ = VARIANTS[record["features"]]
-    variants = linear_file.read(folder)
-    entries = variants.get(variant, [])
-    settings = record.keys() - {*OUTCOMES}
-    same = [i for i, e in enumerate(entries) if all(e.get(n) == record[n] for n in settings)]
-    position = next((i for i in same if entries[i]["seed"] == record["seed"]), len(entries))
-    entries[position : position + 1] = [record]
-    write_atomically(folder / LINEAR, json.dumps({**variants, variant: entries}, indent=2) + "\n")
-    return [entries[i] for i in sorted({*same, position})]
+    kind, _ = VARIANTS[record["features"]]
+    records = linear_file.read(folder)
+    settings = _settings(record)
+    entries = []
+    for entry in records.get(kind, []):
+        if _settings(entry) != settings or entry["seed"] != record["seed"]:
+            entries.append(entry)
+    records[kind] = [*entries, record]
+    write_atomically(folder / LINEAR, json.dumps(records, indent=2) + "\n")
+    return [entry for entry in records[kind] if _settings(entry) == settings]
+
+
+def _settings(record: Record) -> Record:
+    return {name: value for name, value in record.items() if name not in OUTCOMES}
 
 
 def log_to_run(folder: Path, record: Record, step: int, online: bool) -> None:
     """Log the accuracies to the run's loggers."""
     _, prefix = VARIANTS[record["features"]]
-    scalars = {f"{prefix}{name}": record[name] for name in ("top1", "top5")}
-    if logger_names := loggers.append(folder, scalars, step, online):
+    scalars = {f"{prefix}top1": record["top1"], f"{prefix}top5": record["top5"]}
+    logger_names = loggers.append(folder, scalars, step, online)
+    if logger_names:
         log.info(f"{', '.join(scalars)} logged to {' and '.join(logger_names)}")
