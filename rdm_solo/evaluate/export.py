@@ -52,7 +52,7 @@ def export(cfg: DictConfig) -> Path:
         "torchvision": torchvision_lines(backbone, spec),
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
-    folder = Path(cfg.out) if cfg.out else files.inside(run, EXPORT)
+    folder = Path(cfg.out or files.inside(run, EXPORT))
     files.make_results_folder(folder)
     # safetensors stores only strings as metadata.
     header = {"format": "pt", "rdm_solo": json.dumps(metadata)}
@@ -69,12 +69,12 @@ def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
     """Return Python lines that load the weights into torchvision's ResNet, None for others."""
     if spec.name not in ("resnet18", "resnet50"):
         return None
-    small = [f"model.conv1 = torch.nn.{backbone.conv1}", "model.maxpool = torch.nn.Identity()"]
-    return [
-        f"model = torchvision.models.{spec.name}()",
-        *(small if spec.stem == "small" else []),
-        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks only fc",
-    ]
+    lines = [f"model = torchvision.models.{spec.name}()"]
+    if spec.stem == "small":
+        lines.append(f"model.conv1 = torch.nn.{backbone.conv1}")
+        lines.append("model.maxpool = torch.nn.Identity()")
+    lines.append("model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks only fc")
+    return lines
 
 
 def main() -> None:

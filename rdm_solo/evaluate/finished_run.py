@@ -66,21 +66,25 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         dataset, views = datamodule.make_data(cfg)
         cfg.trainer.devices = cfg.trainer.num_nodes = 1
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))
-        crops = views.num_large_crops, views.num_small_crops
-        model_cfg, _ = derived_values.derive(cfg, dataset, *crops)
+        model_cfg, _ = derived_values.derive(
+            cfg, dataset, views.num_large_crops, views.num_small_crops
+        )
         silence_third_party()
         with torch.random.fork_rng():
             model = methods.build(model_cfg)
-        state, epoch = saved["state_dict"], int(saved["epoch"])
-        buffers = {name: state.pop(name, None) for name in getattr(model, "late_buffers", ())}
-        queue = buffers.get("queue")
+        state = saved["state_dict"]
+        epoch = int(saved["epoch"])
+        late_buffers = getattr(model, "late_buffers", ())
+        buffers = {name: state.pop(name, None) for name in late_buffers}
         model.load_state_dict(state)
+        queue = buffers.get("queue")
         if queue is not None and epoch < model_cfg.method.kwargs.epoch_queue_starts:
             queue = None  # filled but not used yet
         for spectral in getattr(model, "filters", ()):
             spectral.set_epoch(epoch)
     model.to(torch_device).train().requires_grad_(False)
-    queue = None if queue is None else queue.to(torch_device)
+    if queue is not None:
+        queue = queue.to(torch_device)
     batches = loader(
         dataset,
         "train",

@@ -37,8 +37,9 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
         dataset, views = datamodule.make_data(cfg)
     linear_config.check_labels(dataset)
-    has_stem = cfg.run is not None or cfg.backbone.stem is not None
-    assumed_stem = None if has_stem else weight_files.assumed_stem(weights, spec)
+    assumed_stem = None
+    if cfg.run is None and cfg.backbone.stem is None:
+        assumed_stem = weight_files.assumed_stem(weights, spec)
     # Raise now if the results could not be added to an existing linear.json.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)
@@ -50,22 +51,27 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 
     started = time.perf_counter()
     # The features of clean images never change, so they are extracted once.
-    val, val_labels = (part.to(device) for part in features.extract(backbone, clean))
+    val, val_labels = features.extract(backbone, clean)
+    validation = (val.to(device), val_labels.to(device), dataset.num_classes, protocol, cfg.seed)
     image_counts = {"train": len(dataset.train), "val": len(val_labels)}
     augmentation = None
     if cfg.features == "cached":
         train, labels = features.extract(backbone, load("train", features.CHUNK))
         image_counts["train"] = len(labels)
-        _, curve = fit_linear(
-            train, labels, val, val_labels, dataset.num_classes, protocol, cfg.seed
-        )
+        _, curve = fit_linear(train, labels, *validation)
     else:
         pipeline = views.pipelines[0]
         augmentation = {"crop_scale": list(pipeline.crop_scale), "flip": pipeline.flip}
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
         batches = partial(features.augmented, backbone, augmented)
-        _, curve = fit(batches, val, val_labels, dataset.num_classes, protocol, cfg.seed)
-    path, folder = weights.path.resolve(), out.resolve()
+        _, curve = fit(batches, *validation)
+    device_name = device.type
+    if device.type == "cuda":
+        device_name = torch.cuda.get_device_name(device)
+    checkpoint = weights.path.resolve()
+    if checkpoint.is_relative_to(out.resolve()):
+        # A relative path inside the results folder stays valid if the folder is moved.
+        checkpoint = checkpoint.relative_to(out.resolve())
     record = {
         "top1": curve[-1].top1,
         "top5": curve[-1].top5,
@@ -76,13 +82,12 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "seed": cfg.seed,
         "curve": [row._asdict() for row in curve],
         "seconds": round(time.perf_counter() - started, 2),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": device_name,
         "dataset": dataset.name,
         "images": image_counts,
         "backbone": asdict(spec),
         "assumed": assumed_stem,
-        # A relative path inside the results folder stays valid if the folder is moved.
-        "checkpoint": str(path.relative_to(folder) if path.is_relative_to(folder) else path),
+        "checkpoint": str(checkpoint),
         "checkpoint_epoch": weights.epoch,
         "versions": reporting.versions(),
     }
@@ -96,7 +101,8 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         linear_results.log_to_run(Path(cfg.run), record, weights.step or 0, cfg.online)
     if len(same_settings) > 1:
         top1 = [entry["top1"] for entry in same_settings]
-        mean, sd = statistics.mean(top1), statistics.stdev(top1)
+        mean = statistics.mean(top1)
+        sd = statistics.stdev(top1)
         log.info(f"top-1 {mean:.2f} ± {sd:.2f} % over {len(same_settings)} seeds")
     log.info(f"{record['seconds']:.0f} s; the results are in {out / files.LINEAR}")
     return record

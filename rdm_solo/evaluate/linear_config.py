@@ -21,8 +21,10 @@ def check(cfg: DictConfig) -> None:
     check_choice("features", cfg.features, ("augmented", "cached"))
     check_integer("seed", cfg.seed)
     check_bool("online", cfg.online)
+    if cfg.features == "augmented":
+        return
     for name, value in cfg.augmentation.items():
-        if cfg.features == "cached" and value is not None:
+        if value is not None:
             raise UserError(
                 f"augmentation.{name}={value} would be ignored: features=cached uses clean "
                 "images; leave one of the two options out."
@@ -35,22 +37,24 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
     In that case the given ``cfg.dataset`` has only ``dataset.KEY=VALUE`` options, which override
     the run's.
     """
-    if {"name", "source"} <= (cfg.get("dataset") or {}).keys():  # a data set was chosen
+    passed = cfg.get("dataset") or {}
+    if "name" in passed and "source" in passed:  # a data set was chosen
         return cfg
     if cfg.run is None:
         raise UserError(
             "pass run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint does not "
             "record its data set; see --help."
         )
-    folder, changes = Path(cfg.run), nonempty_options(cfg, "dataset")
+    folder = Path(cfg.run)
     config = saved_config.unresolved_config(folder)
     plain: Any = OmegaConf.to_container(config)
     names = dict(options(plain))
-    for key, value in changes.items():
-        if key not in names:
-            hint = suggest(key, names) or "."
-            raise UserError(f"this run has no option {key!r}{hint}")
-        OmegaConf.update(config, key, value, force_add=True)
+    changes = nonempty_options(cfg, "dataset")
+    for name, value in changes.items():
+        if name not in names:
+            hint = suggest(name, names) or "."
+            raise UserError(f"this run has no option {name!r}{hint}")
+        OmegaConf.update(config, name, value, force_add=True)
     with open_dict(cfg):
         cfg.dataset = saved_config.trusted_config(config, folder, ["dataset"], changes).dataset
     return cfg
@@ -61,24 +65,31 @@ def choose_protocol(cfg: DictConfig) -> Protocol:
     name = cfg.protocol or ("lars" if cfg.dataset.name == "imagenet" else "sgd")
     check_choice("protocol", name, PROTOCOLS)
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
-    values = {field.name: plain[field.name] for field in fields(Protocol)}
-    return replace(PROTOCOLS[name], **{k: v for k, v in values.items() if v is not None})
+    changes = {}
+    for field in fields(Protocol):
+        value = plain[field.name]
+        if value is not None:
+            changes[field.name] = value
+    return replace(PROTOCOLS[name], **changes)
 
 
 def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     """Return the weights to evaluate and the description of their backbone."""
     if cfg.run is not None:
-        return checkpoints.read_backbone(cfg.run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
+        passed = nonempty_options(cfg, "backbone")
+        return checkpoints.read_backbone(cfg.run, cfg.checkpoint, passed)
     backbone: Any = OmegaConf.to_container(cfg.backbone)
-    backbone = {name: value for name, value in backbone.items() if value}
+    name = backbone["name"]
     weights = weight_files.read(cfg.checkpoint)
     spec = weight_files.recognise(weights.state)
-    if "name" not in backbone:
+    if not name:
         spec = weight_files.spec_of(weights)
-    elif spec is None or spec.name != backbone["name"]:
-        spec = Spec(backbone["name"])
-    stem = check_choice("backbone.stem", backbone.get("stem", spec.stem), ("small", "imagenet"))
-    return weights, Spec(spec.name, stem, {**spec.kwargs, **backbone.get("kwargs", {})})
+    elif spec is None or spec.name != name:
+        spec = Spec(name)
+    stem = backbone["stem"] or spec.stem
+    check_choice("backbone.stem", stem, ("small", "imagenet"))
+    kwargs = {**spec.kwargs, **(backbone["kwargs"] or {})}
+    return weights, Spec(spec.name, stem, kwargs)
 
 
 def check_labels(dataset: Dataset) -> None:
@@ -96,5 +107,6 @@ def nonempty_options(cfg: DictConfig, part: str) -> dict[str, Any]:
     >>> nonempty_options(OmegaConf.create({"backbone": {"name": None, "width": 8}}), "backbone")
     {'backbone.width': 8}
     """
-    plain: Any = OmegaConf.to_container(OmegaConf.create(cfg.get(part) or {}))
+    section = OmegaConf.create(cfg.get(part) or {})
+    plain: Any = OmegaConf.to_container(section)
     return {name: value for name, value in options(plain, f"{part}.") if value not in (None, {})}

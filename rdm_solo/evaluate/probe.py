@@ -140,7 +140,8 @@ def fit(
     for epoch in range(protocol.epochs):
         for group in optimizer.param_groups:
             group["lr"] = protocol.rate(epoch)
-        total, rows = torch.zeros((), dtype=torch.float64, device=device), 0
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        rows = 0
         for x, labels in batches(epoch):
             loss = F.cross_entropy(classifier(x.to(device)), labels.to(device))
             optimizer.zero_grad()
@@ -156,10 +157,10 @@ def fit(
                 f"the linear classifier diverged in epoch {epoch + 1} (its loss is {mean_loss:g}): "
                 f"lower lr={protocol.lr:g}, unless the backbone's features are not finite."
             )
-        top = accuracies(logits, val_labels)
-        curve.append(EpochRow(epoch + 1, protocol.rate(epoch), mean_loss, *top))
-        if curve[-1].epoch % max(1, protocol.epochs // 10) == 0:
-            log.info(f"epoch {epoch + 1} of {protocol.epochs}: top-1 {curve[-1].top1:.2f} %")
+        top1, top5 = accuracies(logits, val_labels)
+        curve.append(EpochRow(epoch + 1, protocol.rate(epoch), mean_loss, top1, top5))
+        if (epoch + 1) % max(1, protocol.epochs // 10) == 0:
+            log.info(f"epoch {epoch + 1} of {protocol.epochs}: top-1 {top1:.2f} %")
     return ProbeResult(classifier, curve)
 
 
@@ -170,8 +171,10 @@ def accuracies(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     (50.0, 100.0)
     """
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = best == labels[:, None]
-    return 100 * float(hits[:, 0].double().mean()), 100 * float(hits.any(1).double().mean())
+    hits = (best == labels[:, None]).double()
+    top1 = hits[:, 0].mean()
+    top5 = hits.sum(1).mean()
+    return 100 * float(top1), 100 * float(top5)
 
 
 def _optimizer(classifier: nn.Linear, protocol: Protocol) -> torch.optim.Optimizer:
