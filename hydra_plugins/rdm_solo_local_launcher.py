@@ -63,11 +63,14 @@ class LocalLauncher(Launcher):
             return list(pool.map(run, numbers, job_overrides))
 
     def _config(self, overrides: Sequence[str], number: int) -> Any:
+        """Return the config of one run, with its number and its folder."""
         job = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+        hydra = job.hydra
         with open_dict(job):
-            job.hydra.job.id = job.hydra.job.num = number
-            folder = os.path.join(job.hydra.sweep.dir, job.hydra.sweep.subdir)
-            job.hydra.runtime.output_dir = os.path.abspath(folder)
+            hydra.job.id = number
+            hydra.job.num = number  # the name of the folder may depend on it
+            folder = os.path.join(hydra.sweep.dir, hydra.sweep.subdir)
+            hydra.runtime.output_dir = os.path.abspath(folder)
         return job
 
 
@@ -79,13 +82,21 @@ def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
 
     processes = world_size(trainer)
     if on_cpu(trainer):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        number = min(jobs or max(1, (cores or 1) // processes), runs)
-        threads = max(1, (cores or 1) // (number * processes))
-        return [{} if THREADS in os.environ else {THREADS: str(threads)} for _ in range(number)]
-    names = os.environ.get(GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
-    gpus = names.split(",")
-    groups = [gpus[i : i + processes] for i in range(0, len(gpus) - processes + 1, processes)]
-    groups = groups or [gpus]
-    number = min(jobs or len(groups), runs)
-    return [{GPUS: ",".join(groups[i % len(groups)])} for i in range(number)]
+        cores = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):  # a container or SLURM may allow fewer
+            cores = len(os.sched_getaffinity(0))
+        parallel = min(jobs or max(1, cores // processes), runs)
+        if THREADS in os.environ:
+            return [{}] * parallel
+        threads = max(1, cores // (parallel * processes))
+        return [{THREADS: str(threads)}] * parallel
+
+    visible = os.environ.get(GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = visible.split(",")
+    groups = []
+    for start in range(0, len(gpus) - processes + 1, processes):
+        groups.append(",".join(gpus[start : start + processes]))
+    if not groups:  # too few GPUs for one run, whose error says so
+        groups = [visible]
+    parallel = min(jobs or len(groups), runs)
+    return [{GPUS: groups[i % len(groups)]} for i in range(parallel)]

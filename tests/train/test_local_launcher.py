@@ -1,0 +1,71 @@
+"""launcher=local: which devices each run gets, and how many runs train at once."""
+
+import math
+import threading
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from hydra_plugins.rdm_solo_local_launcher import LocalLauncher, devices
+from rdm_solo.train import sweep
+
+
+@pytest.mark.parametrize(
+    ("processes", "jobs", "runs", "expected"),
+    [
+        (1, None, 9, ["4", "6"]),
+        (1, None, 1, ["4"]),
+        (1, 1, 9, ["4"]),
+        (1, 3, 9, ["4", "6", "4"]),  # more jobs than GPUs share them
+        (3, None, 9, ["4,6"]),  # too few GPUs: the run itself refuses
+    ],
+)
+def test_each_run_gets_its_gpus(processes, jobs, runs, expected, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    trainer = OmegaConf.create({"accelerator": "gpu", "devices": processes, "num_nodes": 1})
+    shares = devices(trainer, jobs, runs)
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in shares] == expected
+
+
+def test_threads_that_the_user_has_set_are_kept(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    trainer = OmegaConf.create({"accelerator": "cpu", "devices": 1, "num_nodes": 1})
+    assert devices(trainer, 2, 5) == [{}, {}]
+
+
+def test_two_jobs_run_at_once_and_a_failed_run_stops_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    both_started = threading.Barrier(2, timeout=20)
+    busy, used = set(), []
+
+    def start(hydra, metric, share):
+        gpu = share["CUDA_VISIBLE_DEVICES"]
+        assert gpu not in busy
+        busy.add(gpu)
+        used.append(gpu)
+        both_started.wait()
+        busy.remove(gpu)
+        number = hydra.job.num
+        return math.nan if number == 1 else number
+
+    monkeypatch.setattr(sweep, "start", start)
+    config = {
+        "trainer": {"accelerator": "gpu", "devices": 1, "num_nodes": 1},
+        "optimized_metric": "train/loss",
+        "hydra": {
+            "hydra_logging": None,
+            "verbose": False,
+            "sweep": {"dir": str(tmp_path), "subdir": "run_${hydra.job.num}"},
+            "job": {},
+            "runtime": {},
+        },
+    }
+    loader = SimpleNamespace(load_sweep_config=lambda config, overrides: config.copy())
+    launcher = LocalLauncher()
+    context = SimpleNamespace(config_loader=loader)
+    launcher.setup(hydra_context=context, task_function=None, config=OmegaConf.create(config))
+    results = launcher.launch([["p=-1"], ["p=0"], ["p=1"], ["p=2"]], initial_job_idx=0)
+    values = [result.return_value for result in results]
+    assert values == pytest.approx([0, math.nan, 2, 3], nan_ok=True)
+    assert set(used) == {"4", "6"}
