@@ -20,7 +20,9 @@ class Figures:
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = [run for group in started_groups(runs) for run in group.runs]
+        self._runs: list[Run] = []
+        for group in started_groups(runs):
+            self._runs += group.runs
         self._plots = {plot.name: plot for plot in PLOTS}
 
     def __getattr__(self, name: str) -> Callable[[], Figure]:
@@ -39,7 +41,8 @@ class Figures:
         return [*super().__dir__(), *self._plots]
 
     def __repr__(self) -> str:
-        return f"<figures: {', '.join(name for name in dir(self) if not name.startswith('_'))}>"
+        names = [name for name in dir(self) if not name.startswith("_")]
+        return f"<figures: {', '.join(names)}>"
 
 
 class RunFigures(Figures):

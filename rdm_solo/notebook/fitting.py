@@ -118,12 +118,16 @@ def _text(name: str, value: Any) -> str:
         return str(value)  # Hydra parses True; a float32 becomes -0.3, not -0.30000001192092896
     if isinstance(value, (str, os.PathLike)):
         text = os.fspath(value)
-        # Hydra treats a backslash as an escape only in front of a quote.
-        escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
-        return text if UNQUOTED.fullmatch(text) else f"'{escaped}'"
+        if UNQUOTED.fullmatch(text):
+            return text
+        # Hydra treats backslashes as escapes only in front of a quote, also of the closing one.
+        doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
+        escaped = doubled.replace("'", "\\'")
+        return f"'{escaped}'"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(_text(name, entry) for entry in value)}]"
+        entries = [_text(name, entry) for entry in value]
+        return f"[{','.join(entries)}]"
     if isinstance(value, Mapping):
-        pairs = (f"{_text(name, key)}:{_text(name, inner)}" for key, inner in value.items())
-        return f"{{{','.join(pairs)}}}"
+        pairs = [f"{_text(name, key)}:{_text(name, inner)}" for key, inner in value.items()]
+        return "{" + ",".join(pairs) + "}"
     raise UserError(f"{name} must be a number, text, list or dict, got {value!r:.200}.")

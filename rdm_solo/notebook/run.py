@@ -24,7 +24,8 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
     check_installed("a table", "pandas")
     import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-    return pandas.DataFrame(dict(rows) if isinstance(rows, Mapping) else list(rows))
+    content = dict(rows) if isinstance(rows, Mapping) else list(rows)
+    return pandas.DataFrame(content)
 
 
 class Run:
@@ -76,11 +77,18 @@ class Run:
 
     def _set(self, run: runs.Run) -> None:
         self._run = run
-        self.label, self.method, self.filter, self.p = run.label, run.method, run.filter, run.p
-        self.dataset, self.seed, self.epochs = run.dataset, run.seed, run.epochs
-        self.diverged, self.missing = run.diverged, run.missing
+        self.label = run.label
+        self.method = run.method
+        self.filter = run.filter
+        self.p = run.p
+        self.dataset = run.dataset
+        self.seed = run.seed
+        self.epochs = run.epochs
+        self.diverged = run.diverged
+        self.missing = run.missing
         self.config: Any = OmegaConf.to_container(run.config, resolve=False)
-        self.summary, self.untrained = dict(run.summary), dict(run.untrained)
+        self.summary = dict(run.summary)
+        self.untrained = dict(run.untrained)
         self.spectra = dict(run.spectra)
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
@@ -105,8 +113,10 @@ class Run:
     @property
     def linear(self) -> Any:
         """A table of the linear evaluations by ``rdm-solo linear``, one row each."""
-        evaluations = self._run.linear.items()
-        return table({"kind": kind, **entry} for kind, entries in evaluations for entry in entries)
+        rows = []
+        for kind, records in self._run.linear.items():
+            rows += [{"kind": kind, **record} for record in records]
+        return table(rows)
 
     def last(self, column: str) -> float:
         """Return a column's last measured value; NaN if there is none or it is not finite.
@@ -125,8 +135,10 @@ class Run:
     def __repr__(self) -> str:
         parts = [f"{self.label}, {self.dataset}, seed {self.seed}: {self._run.progress}"]
         for column in charts()[ACCURACY]:
-            if math.isfinite(value := self._run.last(column.name)):
+            value = self._run.last(column.name)
+            if math.isfinite(value):
                 parts.append(f"{column.label} {value:.1f} %")
-        if warnings := len(self.summary.get("warnings", [])):
-            parts.append(f"{warnings} warning{'s' * (warnings > 1)}")
+        warnings = len(self.summary.get("warnings", []))
+        if warnings:
+            parts.append("1 warning" if warnings == 1 else f"{warnings} warnings")
         return f"<Run {'; '.join(parts)}; in {self.folder}>"

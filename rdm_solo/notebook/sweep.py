@@ -35,9 +35,13 @@ class Best:
     next: "Best | None" = None
 
     def __repr__(self) -> str:
-        sd = f" ± {self.sd:.4g}" if self.n > 1 else ""
-        text = f"{self.column} of {self.setting}: {self.mean:.4g}{sd} (n = {self.n})"
-        return f"<{text}; next {self.next!r}>" if self.next else f"<{text}>"
+        mean = f"{self.mean:.4g}"
+        if self.n > 1:
+            mean += f" ± {self.sd:.4g}"
+        text = f"{self.column} of {self.setting}: {mean} (n = {self.n})"
+        if self.next is not None:
+            text += f"; next {self.next!r}"
+        return f"<{text}>"
 
 
 class Sweep:
@@ -55,7 +59,7 @@ class Sweep:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *more: str | os.PathLike[str]) -> None:
-        self.folders = [Path(each).expanduser() for each in (folder, *more)]
+        self.folders = [Path(path).expanduser() for path in (folder, *more)]
         self.reload()
 
     def reload(self) -> "Sweep":
@@ -81,14 +85,15 @@ class Sweep:
         deviation and number of its last values over the seeds.
         """
         settings = judge(started_groups(self._runs))
-        names = [c.name for c in compared() if any(s.last[c.name] for s in settings)]
         rows = []
         for setting in settings:
             runs = setting.counted
             row = {**_setting(setting.group), "runs": len(setting.runs), "epochs": runs[0].epochs}
-            for name in names:
-                mean, sd, n = _moments(setting.last[name])
-                row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
+            for column in compared():
+                name = column.name
+                if any(other.last[name] for other in settings):
+                    mean, sd, n = _moments(setting.last[name])
+                    row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
             rows.append(row)
         return table(rows)
 
@@ -102,9 +107,12 @@ class Sweep:
                 row = {**_setting(setting.group), "seed": run.seed, "epochs": run.epochs}
                 for column in compared():
                     values = last([run], column.name, setting.evaluation)
-                    row[column.name] = _moments(values)[0]
-                row |= {verdict.question: verdict.answer for verdict in verdicts([judged])}
-                rows.append({**row, "diverged": run.diverged, "folder": str(run.folder)})
+                    row[column.name], _, _ = _moments(values)
+                for verdict in verdicts([judged]):
+                    row[verdict.question] = verdict.answer
+                row["diverged"] = run.diverged
+                row["folder"] = str(run.folder)
+                rows.append(row)
         return table(rows)
 
     @property
@@ -113,7 +121,7 @@ class Sweep:
         return table(
             {"setting": group.label, **vars(verdict)}
             for group in started_groups(self._runs)
-            for verdict in verdicts([*map(judge_run, judged_runs(group))])
+            for verdict in verdicts([judge_run(run) for run in judged_runs(group)])
         )
 
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
@@ -124,52 +132,60 @@ class Sweep:
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
-        self._check(column)
+        names = [name for run in self._runs for name in run.metrics]
+        check_column(column, [LINEAR.name, *names])
         if dataset is not None:
             check_choice("dataset", dataset, sorted({run.dataset for run in self._runs}))
         ranked: list[Best] = []
         runs = {run.folder: run for run in self.runs}  # with all their linear evaluations
         for setting in judge(started_groups(self._runs)):
-            if not setting.ranked or dataset not in (None, setting.group.first.dataset):
+            if dataset not in (None, setting.group.first.dataset):
                 continue
-            if values := last(setting.counted, column, setting.evaluation):
-                best = tuple(runs[run.folder] for run in setting.counted)
-                ranked.append(Best(setting.label, column, *_moments(values), best))
+            values = last(setting.counted, column, setting.evaluation)
+            if values and setting.ranked:
+                setting_runs = tuple(runs[run.folder] for run in setting.counted)
+                ranked.append(Best(setting.label, column, *_moments(values), setting_runs))
         if not ranked:
             raise UserError(
-                f"no setting{f' on {dataset}' if dataset else ''} with a healthy run has a value "
-                f"of {column}: see problems and verdicts."
+                f"no setting with a healthy run has a value of {column}: see problems and verdicts."
             )
-        names = sorted({best.runs[0].dataset for best in ranked})
-        if len(names) > 1 and column in (LINEAR.name, *(c.name for c in charts()[ACCURACY])):
+        datasets = sorted({best.runs[0].dataset for best in ranked})
+        accuracies = [LINEAR, *charts()[ACCURACY]]
+        if len(datasets) > 1 and column in [accuracy.name for accuracy in accuracies]:
             raise UserError(
-                f"{column} cannot be compared between data sets ({join_first(names)}): choose one, "
-                f"such as dataset={names[0]!r}."
+                f"{column} cannot be compared between data sets ({join_first(datasets)}): choose "
+                f"one, such as dataset={datasets[0]!r}."
             )
-        first, *others = sorted(ranked, key=lambda best: best.mean, reverse=not smallest)
-        return replace(first, next=others[0] if others else None)
+        ranked.sort(key=lambda best: best.mean, reverse=not smallest)
+        if len(ranked) == 1:
+            return ranked[0]
+        return replace(ranked[0], next=ranked[1])
 
     @property
     def plot(self) -> Figures:
         """The figures, such as ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
         return Figures(self._runs)
 
-    def _check(self, column: str) -> None:
-        check_column(column, [LINEAR.name, *(name for run in self._runs for name in run.metrics)])
-
     def __repr__(self) -> str:
-        settings, folders = len(started_groups(self._runs)), ", ".join(map(str, self.folders))
+        settings = len(started_groups(self._runs))
+        folders = ", ".join(map(str, self.folders))
         return f"<Sweep: {len(self._runs)} runs, {settings} settings; in {folders}>"
 
 
 def _setting(group: Group) -> dict[str, Any]:
     """Return the first columns of a row."""
     run = group.first
-    names = {"method": run.method, "filter": run.filter, "p": run.p, "dataset": run.dataset}
-    return {"setting": group.label, **names}
+    return {
+        "setting": group.label,
+        "method": run.method,
+        "filter": run.filter,
+        "p": run.p,
+        "dataset": run.dataset,
+    }
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float, int]:
-    """Return mean, standard deviation and n."""
+    """Return mean, standard deviation and n; NaN where there are too few values."""
     mean = statistics.fmean(values) if values else math.nan
-    return mean, statistics.stdev(values) if len(values) > 1 else math.nan, len(values)
+    sd = statistics.stdev(values) if len(values) > 1 else math.nan
+    return mean, sd, len(values)
