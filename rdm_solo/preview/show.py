@@ -58,8 +58,12 @@ def preview(cfg: DictConfig) -> None:
     if run is not None and "name" not in passed:
         figures["prediction"] = plots.prediction([run])
         log.info(figures["prediction"].get_label())
-    inner = files.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
-    folder = Path(cfg.out or inner)
+    if cfg.out:
+        folder = Path(cfg.out)
+    elif run is not None:
+        folder = files.inside(run.folder, FIGURES)
+    else:
+        folder = Path("preview")
     files.make_results_folder(folder)
     for name, figure in figures.items():
         paths = style.save(figure, folder, name)
@@ -92,12 +96,15 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
 
 def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -> dict[str, Figure]:
     """Log what the filter does, and return its figure under its name."""
-    start, end = (choose(config, p, cfg.steps, epoch) for epoch in (0, cfg.steps - 1))
+    start = choose(config, p, cfg.steps, 0)
+    end = choose(config, p, cfg.steps, cfg.steps - 1)
     sigma, rows = singular_values(cfg, run)
     effect = start.on(sigma, rows)
     log.info(effect.line)
-    branch = f"{start.branch}_" if "." in start.function else ""
-    name = f"filter_{branch}{start.name.replace(', ', '_')}"
+    name = start.name.replace(", ", "_")
+    if "." in start.function:  # a user's own: its name does not tell the branch
+        name = f"{start.branch}_{name}"
+    name = f"filter_{name}"
     if end.p != start.p:
         log.info(f"at the end of the schedule: {end.on(sigma, rows).line}")
         name += f"_to_{end.p:g}"
@@ -138,8 +145,11 @@ class Filter:
 
     @property
     def name(self) -> str:
-        values = {**self.parameters, **({} if self.p is None else {"p": f"{self.p:g}"})}
-        return ", ".join([self.function, *(f"{key}={value}" for key, value in values.items())])
+        parts = [self.function]
+        parts += [f"{key}={value}" for key, value in self.parameters.items()]
+        if self.p is not None:
+            parts.append(f"p={self.p:g}")
+        return ", ".join(parts)
 
     def on(self, sigma: Tensor, rows: int) -> Preview:
         """Return its effect on a batch with these singular values and this many rows."""
@@ -157,21 +167,26 @@ def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
         return Filter("identity", "online", filters.get("identity"))
     function = str(config.function)
     branch = check_choice("filter.branch", config.get("branch"), ["online", "target", "both"])
-    p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
-    value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
+    if OmegaConf.is_config(p):
+        p = OmegaConf.to_container(p)
+    if p is not None:
+        p = as_schedule(p, epochs=epochs)(epoch)
     name = function if "." in function else f"{branch}_{function}"
     values = parameters(config)
-    return Filter(name, branch, filters.get(function, value, **values), value, values)
+    gain = filters.get(function, p, **values)
+    return Filter(name, branch, gain, p, values)
 
 
 def singular_values(cfg: DictConfig, run: Run | None) -> tuple[Tensor, int]:
     """Return singular values and rows n of a batch after a batch norm: the squares sum to n k."""
     if run is None:
-        k, batch = cfg.k, cfg.batch_size
+        k = cfg.k
+        batch = cfg.batch_size
         share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
     else:
         share = _first(run, "lam_projection").sort(descending=True).values
-        k, batch = len(share), run.filter_batch or cfg.batch_size
+        k = len(share)
+        batch = run.filter_batch or cfg.batch_size
         share = share[share > 1e-11 * share[0]]  # a filter sets smaller ones to zero
     share = share[:batch]  # a batch has at most as many directions as rows
     sigma: Tensor = (batch * k * share / share.sum()).sqrt()
@@ -190,19 +205,23 @@ def follow(
     """Iterate Theorem 4 with the filter, whose exponent may change from step to step."""
     omega = torch.ones_like(effect.lam_p)  # perfectly aligned positives
     if run is not None:
-        lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
-        omega = ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
-    each = (choose(config, p, steps, step).on(effect.sigma, effect.rows) for step in range(steps))
-    relations = [relation(effect_now) for effect_now in each]
+        measured = ideal_filter(_first(run, "lam_positive"), _first(run, "lam_target"))
+        omega = measured.nan_to_num(0.0).clamp(0, 1)[: len(omega)]
+    relations = []
+    for step in range(steps):
+        step_effect = choose(config, p, steps, step).on(effect.sigma, effect.rows)
+        relations.append(relation(step_effect))
     return rank_path.follow(effect.lam_p, relations, [omega] * steps, [ALPHA] * steps, step=ALPHA)
 
 
 def assumptions(cfg: DictConfig, run: Run | None) -> str:
     """Return the source of the spectrum and omega, and the theorem's assumptions."""
-    source = "The first spectrum and omega that the run measured"
+    rows = cfg.batch_size
     if run is None:
         source = f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions and omega = λ⁺/λᶻ = 1"
-    rows = run.filter_batch if run and run.filter_batch else cfg.batch_size
+    else:
+        source = "The first spectrum and omega that the run measured"
+        rows = run.filter_batch or rows
     return (
         f"{source}; sigma: singular values of {rows} rows after a batch norm. Right panel: Theorem "
         "4, if features move freely and branches share eigenvectors; a step is not an epoch."
