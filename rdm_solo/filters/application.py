@@ -8,30 +8,32 @@ from torch import Tensor
 
 from rdm_solo.filters.batch import Batch, Spectrum
 from rdm_solo.filters.functions import BoundFunction
-from rdm_solo.ground.devices import item_if_cpu, product_dtype
+from rdm_solo.ground.devices import product_dtype
 
-# The largest gain for which W and gradients times W stay in range.
-LARGEST_GAIN = {torch.float64: 2.0**960, torch.float32: 1e32}
+# The largest gain for which W and gradients times W stay in float32's range.
+LARGEST_GAIN = 1e32
 
 
 def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     r"""Return the detached gains :math:`g(\sigma)`, with 0 for rounding noise.
 
-    On an accelerator, an elementwise function receives all singular values. Any other function
-    receives those above noise, and selecting these synchronises. Shapes: ``-> (r,)``.
+    An elementwise function receives all singular values. Any other function receives those above
+    noise, and selecting these synchronises with an accelerator. Shapes: ``-> (r,)``.
 
     >>> from rdm_solo.filters import decompose, get
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), get(torch.sqrt))
     tensor([1., 2.], dtype=torch.float64)
     """
     sigma, kept = spectrum.sigma, spectrum.kept
-    if sigma.device.type == "cpu":
-        return g(sigma.clone(), spectrum.n).detach() if len(sigma) else sigma
+    if not len(sigma):  # a CPU keeps no direction of a batch of zeros
+        return sigma
+    # Functions get copies, because they may change their argument.
     if g.elementwise:
         return torch.where(kept, g(sigma.clone(), spectrum.n).detach(), 0.0)
-    gain, signal = torch.zeros_like(sigma), sigma[kept]
+    gain = torch.zeros_like(sigma)
+    signal = sigma[kept]
     if len(signal):
-        gain[kept] = g(signal.clone(), spectrum.n).detach()
+        gain[kept] = g(signal, spectrum.n).detach()
     return gain
 
 
@@ -39,29 +41,25 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
     r"""Return the gains, all multiplied by one constant if :math:`\max |\sigma g|` is out of range.
 
     The constant cancels in a loss that normalises the rows, but not in SimSiam's ``mse`` and
-    ``iso``. The range is 1e-4 to 1e15 (float16: 1e-3 to 1e3), and gains may be at most 1e32
-    (float64: 2^960). Shapes: ``(r,) -> (r,)``.
+    ``iso``. The range is 1e-4 to 1e15 (float16: 1e-3 to 1e3), and gains may be at most 1e32.
+    Shapes: ``(r,) -> (r,)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
     >>> rescale(spectrum, torch.full((2,), 1e-300, dtype=torch.float64))
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    sigma = spectrum.sigma
-    if not len(sigma):
+    if not len(gain):
         return gain
-    peak, largest_gain = item_if_cpu(_largest(sigma * gain)), item_if_cpu(_largest(gain))
-    limit = LARGEST_GAIN.get(spectrum.dtype, LARGEST_GAIN[torch.float32])
-    low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
-    fits = (low <= peak) & (peak <= high) & (largest_gain <= limit)
-    if fits is True:
-        return gain
-    fits = torch.as_tensor(fits, device=gain.device)
-    # sigma * gain may leave float64's range; sigma / largest * gain does not.
-    size, largest = _largest(gain), sigma[-1]
-    small = gain / torch.where(size == 0, 1.0, size)
-    peak = _largest(sigma / largest * small)
-    return torch.where(fits, gain, small * (1 / peak / largest).clamp_max(limit))
+    low, high = 1e-4, 1e15
+    if spectrum.dtype == torch.float16:
+        low, high = 1e-3, 1e3
+    peak = _largest(spectrum.sigma * gain)
+    largest_gain = _largest(gain)
+    fits = (low <= peak) & (peak <= high) & (largest_gain <= LARGEST_GAIN)
+    # The peak becomes 1, or less where the largest gain would exceed its limit.
+    divisor = torch.maximum(peak, largest_gain / LARGEST_GAIN).clamp_min(1e-300)
+    return torch.where(fits, gain, gain / divisor)
 
 
 class Operator(NamedTuple):
@@ -83,12 +81,15 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     tensor([[2., 0.],
             [0., 1.]])
     """
+    gain = _nan_if_broken(spectrum, gain)
     if spectrum.factors is not None:
-        return _from_factors(spectrum, gain)
-    if spectrum.dual:
-        matrix = _operator(spectrum, gain, spectrum.local)
-        return (_without_negligible(matrix, spectrum) @ spectrum.rows).to(spectrum.dtype)
-    return _filter_by(spectrum, _operator(spectrum, gain))
+        return _from_factors(spectrum, gain, *spectrum.factors)
+    left = spectrum.vectors
+    if not spectrum.dual:
+        return _filter_by(spectrum, (left * gain) @ left.mT)
+    # With U alone, the filtered rows are U g U^T X.
+    mixture = (left[spectrum.local] * gain) @ left.mT
+    return (_without_negligible(mixture, spectrum) @ spectrum.rows).to(spectrum.dtype)
 
 
 def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
@@ -96,27 +97,22 @@ def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
     return _without_negligible(batch.rows @ matrix, batch).to(batch.dtype)
 
 
-def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
+def _from_factors(spectrum: Spectrum, gain: Tensor, u: Tensor, vh: Tensor) -> Tensor:
     """Return this process's rows of a float64 batch, each in the form with the smaller error bound.
 
     ``U sigma g V^T`` has rounding errors of about ``eps max(sigma g)`` in every row, which is too
     much for short rows. ``x V g V^T`` has ``eps |x| max(g)``, which is too much for long rows if g
     is large on weak directions.
     """
-    assert spectrum.factors is not None
-    u, vh = spectrum.factors
     rows = spectrum.rows[spectrum.local]
     if not len(gain):  # a CPU keeps no direction of a batch of zeros
         return torch.zeros_like(rows)
-    # Both sides are divided by the batch's scale and by max(g), so that nothing overflows.
-    relative_gain = gain / _largest(gain).clamp_min(torch.finfo(gain.dtype).tiny)
-    reach = _largest(spectrum.sigma / spectrum.scale * relative_gain)
-    lengths = torch.linalg.vector_norm(rows / spectrum.scale, dim=1, keepdim=True)
-
-    gain = _nan_if_broken(spectrum, gain)
-    by_factors = u[spectrum.local] * (spectrum.sigma * gain)
+    filtered = spectrum.sigma * gain
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    is_short = lengths * _largest(gain) <= _largest(filtered)
     by_product = (rows @ vh.mT) * gain
-    left = torch.where(lengths <= reach, by_product, by_factors)
+    by_factors = u[spectrum.local] * filtered
+    left = torch.where(is_short, by_product, by_factors)
     return _without_negligible(left, spectrum) @ vh
 
 
@@ -133,22 +129,26 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     tensor([[8., 0.],
             [0., 2.]])
     """
-    saved = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
+    gain = _nan_if_broken(spectrum, gain)
     if spectrum.factors is not None:
         _, vh = spectrum.factors
-        gain = _nan_if_broken(spectrum, gain)
-        return _from_factors(spectrum, gain), Operator(vh, gain, spectrum.negligible)
-    if spectrum.dual:
-        work = product_dtype(saved)
-        gain = _nan_if_broken(spectrum, gain)
-        right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
-        left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.local]
-        left = _without_negligible(left, spectrum)
-        with torch.autocast(right.device.type, enabled=False):
-            out = (left.to(work) @ right).to(spectrum.dtype)
-        return out, Operator(right.to(saved), gain.to(saved), spectrum.negligible)
-    W = _operator(spectrum, gain)
-    return _filter_by(spectrum, W), Operator(W.to(saved), None, spectrum.negligible)
+        out = _from_factors(spectrum, gain, *spectrum.factors)
+        return out, Operator(vh, gain, spectrum.negligible)
+    vectors, sigma = spectrum.vectors, spectrum.sigma
+    if not spectrum.dual:
+        W = (vectors * gain) @ vectors.mT
+        out = _filter_by(spectrum, W)
+        if spectrum.dtype != torch.float64:
+            W = W.float()
+        return out, Operator(W, None, spectrum.negligible)
+    # From U alone: V^T = U^T X / sigma, and x W = U sigma g V^T.
+    work = product_dtype(torch.float32)
+    vh = ((vectors / sigma).mT @ spectrum.rows).to(work)
+    left = (vectors * (sigma * gain))[spectrum.local]
+    left = _without_negligible(left, spectrum).to(work)
+    with torch.autocast(vh.device.type, enabled=False):
+        out = left @ vh
+    return out.to(spectrum.dtype), Operator(vh.float(), gain.float(), spectrum.negligible)
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
@@ -167,19 +167,21 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     matrix, gain, negligible = operator
     work = product_dtype(matrix.dtype)
     matrix = matrix.to(work)
+    grad_x = grad.to(work)
+    if negligible is not None:
+        grad_x = grad_x.masked_fill(negligible, 0.0)
     with torch.autocast(grad.device.type, enabled=False):
-        wide = grad.to(work)
         if gain is not None:
-            wide = wide @ matrix.mT
-        if negligible is not None:
-            wide = wide.masked_fill(negligible, 0.0)
-        back = wide @ matrix if gain is None else (wide * gain.to(work)) @ matrix
-    return back.to(grad.dtype)
+            grad_x = (grad_x @ matrix.mT) * gain.to(work)
+        grad_x = grad_x @ matrix
+    return grad_x.to(grad.dtype)
 
 
 def _without_negligible(x: Tensor, batch: Batch) -> Tensor:
     """Set negligible rows to zero, in place."""
-    return x if batch.negligible is None else x.mul_((~batch.negligible).to(x))
+    if batch.negligible is None:
+        return x
+    return x.mul_((~batch.negligible).to(x))
 
 
 def _nan_if_broken(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -189,11 +191,7 @@ def _nan_if_broken(spectrum: Spectrum, gain: Tensor) -> Tensor:
     return torch.where(spectrum.broken_rows == spectrum.n, torch.nan, gain)
 
 
-def _operator(spectrum: Spectrum, gain: Tensor, rows: slice = slice(None)) -> Tensor:
-    """Return the given rows of ``U g U^T`` (n x n, if ``dual``) or of ``W = V g V^T`` (k x k)."""
-    return (spectrum.vectors[rows] * _nan_if_broken(spectrum, gain)) @ spectrum.vectors.mT
-
-
 def _largest(values: Tensor) -> Tensor:
+    """Return the largest absolute value."""
     size: Tensor = torch.linalg.vector_norm(values, math.inf)
     return size

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rdm_solo.ground.devices import item_if_cpu
 from rdm_solo.ground.distributed import gather_equal, rank, sum_over_processes, world_size
 
-# float64 numbers above this count as infinite, and numbers below its inverse as zero.
-LARGEST = 2.0**960
 # Used as the singular values of a batch of zeros, because its inverse is in range.
 SMALLEST = 1e-150
 
@@ -47,10 +44,9 @@ class Batch:
     dtype: torch.dtype  # of the input, and of results
     rows: Tensor
     local: slice  # this process's part of rows
-    scale: Tensor | float  # rows / scale is decomposed; 1 unless float64
     negligible: Tensor | None  # (N, 1): which of this process's rows are negligible
     negligible_rows: Tensor  # (): number over all processes, including broken rows
-    broken_rows: Tensor  # (): number of rows with NaN or infinity over all processes
+    broken_rows: Tensor  # (): number of rows whose squares are not finite, over all processes
 
 
 def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
@@ -76,46 +72,46 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
             [0., 4.]], dtype=torch.float64))
     """
     n, k = len(x) * world_size(), x.shape[1]
-    is_float64, dual = x.dtype == torch.float64 and not running, n < k and not running
-    gathered = dual or is_float64
+    dual = n < k and not running
+    by_svd = x.dtype == torch.float64 and not running
     # Half-precision rows are gathered before they are converted.
-    # A copy, because broken rows are set to zero in place.
-    rows = (gather_equal(x) if gathered else x).detach().to(torch.float64, copy=True)
-    start = rank() * len(x) if gathered else 0
+    rows, start = x, 0
+    if dual or by_svd:
+        rows, start = gather_equal(x), rank() * len(x)
     local = slice(start, start + len(x))
+    # A copy, because broken rows are set to zero in place.
+    rows = rows.detach().to(torch.float64, copy=True)
 
-    scale: Tensor | float = 1.0
-    scaled = rows
     gram = None
-    if is_float64:
-        rows, scale = _in_range(rows)
-        scaled = rows / scale
-    if dual and not is_float64:
-        gram = gather_equal(scaled[local] @ scaled.mT)
+    if dual and not by_svd:
+        gram = gather_equal(rows[local] @ rows.mT)
         squares = gram.diagonal()
     else:
-        squares = scaled.square().sum(dim=1)
-    total = item_if_cpu(squares.sum())
-    broken_rows = torch.zeros((), dtype=torch.long, device=x.device)
-    if (total < math.inf) is not True:  # always on an accelerator, where total is a tensor
-        broken = ~squares.isfinite()
-        broken_rows = broken.sum()
-        rows = _without(rows, broken)
-        scaled = _without(scaled, broken) if is_float64 else rows
+        squares = rows.square().sum(dim=1)
+    is_broken = ~squares.isfinite()
+    broken_rows = is_broken.sum()
+    if not _is_known_zero(broken_rows):
+        # On a CPU the product takes half the time of masked_fill_.
+        rows.nan_to_num_(0.0, 0.0, 0.0).mul_((~is_broken[:, None]).to(rows))
         # Products of a broken row are NaN or infinite; all other products are finite.
-        squares = _finite(squares) if gram is None else _finite(gram).diagonal()
-        total = item_if_cpu(squares.sum())
-    if not gathered:
-        gram = sum_over_processes(scaled.mT @ scaled)
-        total = item_if_cpu(gram.diagonal().sum())
+        # This changes the squares in both cases: they may be a view of the Gram matrix.
+        products = squares if gram is None else gram
+        products.nan_to_num_(0.0, 0.0, 0.0)
+    if dual or by_svd:
+        total = squares.sum()
+    else:
+        gram = sum_over_processes(rows.mT @ rows)
+        total = gram.diagonal().sum()
 
-    digits = torch.float64 if is_float64 else torch.float32
-    is_negligible = squares <= total * (relative_cut(digits, n, k) ** 2 / n)
+    row_cut = relative_cut(torch.float64 if by_svd else torch.float32, n, k)
+    is_negligible = squares <= total * (row_cut**2 / n)
     negligible_rows = is_negligible.sum()
-    has_none = (item_if_cpu(negligible_rows) == 0) is True
-    if not gathered and world_size() > 1:
+    if world_size() > 1 and not (dual or by_svd):
         counts = sum_over_processes(torch.stack([broken_rows, negligible_rows]))
         broken_rows, negligible_rows = counts.unbind()
+    negligible = None
+    if not _is_known_zero(negligible_rows):
+        negligible = is_negligible[local, None]
     batch = Batch(
         n=n,
         k=k,
@@ -123,12 +119,16 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
         dtype=x.dtype,
         rows=rows,
         local=local,
-        scale=scale,
-        negligible=None if has_none else is_negligible[local, None],
+        negligible=negligible,
         negligible_rows=negligible_rows,
         broken_rows=broken_rows,
     )
     return batch, gram
+
+
+def _is_known_zero(count: Tensor) -> bool:
+    """Return whether a count is 0, if reading it does not synchronise; otherwise False."""
+    return count.device.type == "cpu" and not count.item()
 
 
 @dataclass(frozen=True)
@@ -170,53 +170,37 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
     Every process decomposes the whole matrix. Only the error checks of ``eigh`` and ``svd``
     synchronise with the device.
     """
+    factors = None
+    # The Gram matrix of float64 rows has float32's digits.
+    digits = batch.dtype
     if gram is not None:
         lam, vectors = torch.linalg.eigh(gram)
         sigma = lam.clamp_min_(0).sqrt_()
-        factors = None
+        if digits == torch.float64:
+            digits = torch.float32
     else:
-        u, sigma, vh = torch.linalg.svd(batch.rows / batch.scale, full_matrices=False)
+        u, sigma, vh = torch.linalg.svd(batch.rows, full_matrices=False)
         u, sigma, vh = u.flip(1), sigma.flip(0), vh.flip(0)
-        vectors, factors = u if batch.dual else vh.mT, (u, vh)
+        factors = u, vh
+        vectors = u if batch.dual else vh.mT
     largest = sigma[-1]
-    # The Gram matrix of float64 rows has float32's digits.
-    digits = torch.float32 if gram is not None and batch.dtype == torch.float64 else batch.dtype
-    kept = sigma > item_if_cpu(largest) * relative_cut(digits, batch.n, batch.k)
+    kept = sigma > largest * relative_cut(digits, batch.n, batch.k)
     directions = kept.sum()
-    count = item_if_cpu(directions)
-    if isinstance(count, int):  # on a CPU
-        noise = len(sigma) - count
+    if sigma.device.type == "cpu":
+        # Singular values ascend, so noise comes first.
+        noise = len(sigma) - int(directions)
         sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]
-        factors = factors and (factors[0][:, noise:], factors[1][noise:])
+        if factors is not None:
+            u, vh = factors
+            factors = u[:, noise:], vh[noise:]
     else:
-        sigma = sigma.clamp_min(torch.where(kept, sigma, largest).amin().clamp_min(SMALLEST))
+        smallest = torch.where(kept, sigma, largest).amin()
+        sigma = sigma.clamp_min(smallest.clamp_min(SMALLEST))
     return Spectrum(
         **vars(batch),
-        sigma=sigma if factors is None else sigma * batch.scale,
+        sigma=sigma,
         kept=kept,
         directions=directions,
         vectors=vectors,
         factors=factors,
     )
-
-
-def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return float64 rows, with NaN above ``LARGEST`` and 0 below its inverse, and their scale.
-
-    The scale is the largest remaining absolute value, rounded down to a power of two.
-    """
-    size = rows.abs()
-    rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
-    largest = rows.nan_to_num(nan=0.0).abs().max()
-    mantissa, _ = torch.frexp(largest)  # from 1/2 to 1; largest / mantissa is a power of two
-    return rows, torch.where(largest > 0, largest / (2 * mantissa), 1.0)
-
-
-def _finite(values: Tensor) -> Tensor:
-    """Replace NaN and infinity by zero, in place."""
-    return values.nan_to_num_(0.0, 0.0, 0.0)
-
-
-def _without(rows: Tensor, broken: Tensor) -> Tensor:
-    """Set broken rows to zero, in place; on a CPU this takes half the time of ``masked_fill_``."""
-    return _finite(rows).mul_((~broken[:, None]).to(rows))

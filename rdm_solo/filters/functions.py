@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.ground.devices import item_if_cpu
 from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.ground.values import check_integer, check_number
 
@@ -106,9 +104,11 @@ def formula(name: str, **values: object) -> str:
     ('σ^-0.5', '1 for the 8 largest σ, otherwise 0')
     """
     entry = _ENTRIES[name]
-    defaults = {key: value.default for key, value in _parameters(entry.function).items()}
-    numbers = {k: f"{v:g}" if isinstance(v, Real) else v for k, v in {**defaults, **values}.items()}
-    return entry.formula.format(**numbers)
+    shown = {}
+    for key, parameter in _parameters(entry.function).items():
+        value = values.get(key, parameter.default)
+        shown[key] = f"{value:g}" if isinstance(value, Real) else value
+    return entry.formula.format(**shown)
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,20 @@ class BoundFunction:
     elementwise: bool = False
 
     def __call__(self, sigma: Tensor, rows: int | None = None) -> Tensor:
-        if self.takes_rows and rows is None:
-            raise UserError(f"the filter function {self.name!r} needs rows, the batch's size.")
-        gain: object = self.function(sigma, **({"rows": rows} if self.takes_rows else {}))
-        must = f"the filter function {self.name!r} must return one number for each singular value"
-        if not isinstance(gain, Tensor) or gain.shape != sigma.shape:
-            got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
-            raise UserError(f"{must}, got {got} for {len(sigma)} of them.")
-        if gain.is_complex() or (gain.is_floating_point() and torch.finfo(gain.dtype).bits < 32):
-            raise UserError(f"{must}, real and in float32 or float64, got {gain.dtype}.")
+        options = {}
+        if self.takes_rows:
+            if rows is None:
+                raise UserError(f"the filter function {self.name!r} needs rows, the batch's size.")
+            options["rows"] = rows
+        gain: object = self.function(sigma, **options)
+        rule = f"the filter function {self.name!r} must return one number for each singular value"
+        if not isinstance(gain, Tensor):
+            raise UserError(f"{rule}, got {type(gain).__name__}.")
+        if gain.shape != sigma.shape:
+            raise UserError(f"{rule}, got shape {tuple(gain.shape)} for {len(sigma)} of them.")
+        is_half = gain.is_floating_point() and torch.finfo(gain.dtype).bits < 32
+        if is_half or gain.is_complex():
+            raise UserError(f"{rule}, real and in float32 or float64, got {gain.dtype}.")
         return gain.to(sigma)
 
 
@@ -155,8 +160,8 @@ def get(name: str | Function, p: float | None = None, **parameters: Any) -> Boun
 each singular value, got shape () for 8 of them.
     """
     function = _lookup(name)
-    known = _parameters(function)
-    if "p" in known:
+    accepted = _parameters(function)
+    if "p" in accepted:
         if p is None:
             raise UserError(f"the filter function {label(name)!r} needs an exponent p, got none.")
         parameters["p"] = as_schedule(p)(0)
@@ -165,15 +170,16 @@ each singular value, got shape () for 8 of them.
             f"the filter function {label(name)!r} takes no exponent, got p={p}; "
             "omit p or choose 'pow'."
         )
-    takes_rows = {"rows": 1} if "rows" in known else {}
-    if known:
+    takes_rows = "rows" in accepted
+    if accepted:
+        rows = {"rows": 1} if takes_rows else {}
         try:
-            inspect.signature(function).bind(None, **parameters, **takes_rows)
+            inspect.signature(function).bind(None, **parameters, **rows)
         except TypeError as error:
             raise UserError(f"the filter function {label(name)!r}: {error}.") from error
     if parameters:
         function = functools.partial(function, **parameters)
-    bound = BoundFunction(function, label(name), bool(takes_rows))
+    bound = BoundFunction(function, label(name), takes_rows)
     return replace(bound, elementwise=_is_elementwise(bound))
 
 
@@ -183,8 +189,13 @@ def _is_elementwise(gain: BoundFunction) -> bool:
     A function that divides by the sum of its inputs, for example, is not elementwise.
     """
     sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
-    values = [gain(torch.cat([sigma[:1].expand(n), sigma]), 256)[n:] for n in (0, 5, 100)]
-    return all(torch.allclose(v, values[0], rtol=1e-12, equal_nan=True) for v in values)
+    expected = gain(sigma.clone(), 256)
+    for copies in (5, 100):
+        smallest = sigma[:1].expand(copies)
+        values = gain(torch.cat([smallest, sigma]), 256)[copies:]
+        if not torch.allclose(values, expected, rtol=1e-12, equal_nan=True):
+            return False
+    return True
 
 
 def _lookup(name: str | Function) -> Function:
@@ -205,8 +216,9 @@ def _lookup(name: str | Function) -> Function:
             f"name ({', '.join(names())}) or MODULE.FUNCTION."
         ) from error
     if not callable(function):
-        kind = type(function).__name__
-        raise UserError(f"the filter function {name!r} is a {kind}, not a function.")
+        raise UserError(
+            f"the filter function {name!r} is a {type(function).__name__}, not a function."
+        )
     return function  # type: ignore[no-any-return]
 
 
@@ -216,7 +228,9 @@ def label(name: str | Function) -> str:
     >>> label("pow"), label(torch.asinh)
     ('pow', 'asinh')
     """
-    return name if isinstance(name, str) else getattr(name, "__name__", repr(name))
+    if isinstance(name, str):
+        return name
+    return getattr(name, "__name__", repr(name))
 
 
 @register("identity", formula="1")
@@ -227,20 +241,8 @@ def identity(sigma: Tensor) -> Tensor:
 
 @register("pow", formula="σ^{p}")
 def power(sigma: Tensor, p: float) -> Tensor:
-    """g(sigma) = sigma^p: low-pass for p > 0 (DirectPred at p = 1), high-pass for p < 0.
-
-    If a power is out of float64's range, all powers are those of sigma / max(sigma). This makes no
-    difference to rows that are normalised afterwards.
-    """
-    powers = sigma.pow(p)
-    if not len(sigma):
-        return powers
-    least, most = map(item_if_cpu, powers.aminmax())
-    fits = (least > 1e-290) & (most < math.inf)
-    if fits is True:
-        return powers
-    fits = torch.as_tensor(fits, device=sigma.device)
-    return torch.where(fits, powers, (sigma / sigma.max()).pow(p))
+    """g(sigma) = sigma^p: low-pass for p > 0 (DirectPred at p = 1), high-pass for p < 0."""
+    return sigma.pow(p)
 
 
 @register("log", formula="log σ", logarithmic=True)
@@ -258,8 +260,7 @@ def log1p(sigma: Tensor) -> Tensor:
 @register("log1p_sq", formula="log(1 + σ²)", slope=1, logarithmic=True)
 def log1p_sq(sigma: Tensor) -> Tensor:
     """g(sigma) = log(1 + sigma^2)."""
-    # Above 1e9, adding 1 changes nothing and the square may overflow.
-    return torch.where(sigma < 1e9, sigma.square().log1p(), 2 * sigma.log())
+    return sigma.square().log1p()
 
 
 @register("directcopy", formula="(σ²/σ₁²)^{alpha} + {eps}", slope=1)

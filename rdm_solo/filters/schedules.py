@@ -4,19 +4,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_choice, check_integer, check_number, finite
+from rdm_solo.ground.values import check_choice, check_integer, check_number
 
-# Singular values of float32 features span five decades, so sigma^10 leaves a single direction.
-# Much larger exponents overflow float64.
-LARGEST_EXPONENT = 10
+# Singular values of float32 features span five decades, so sigma^3 leaves few directions. Powers of
+# float32 features with such exponents are in float64's range.
+LARGEST_EXPONENT = 3
 
 
 @dataclass(frozen=True)
 class Schedule:
     """An exponent as a function of the epoch, from ``start`` to ``end`` within ``epochs`` epochs.
 
-    Exponents lie from -10 to 10. ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach
+    Exponents lie from -3 to 3. ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach
     ``end`` in epoch ``epochs - 1`` and stay there.
 
     >>> p = Schedule("linear", -0.1, -0.5, epochs=5)
@@ -31,13 +30,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_choice("schedule", self.kind, ("constant", "linear", "cosine"))
-        for name in ("start", "end"):
-            value = getattr(self, name)
-            if value is not None:
-                check_number(f"{name!r} of a schedule", value, -LARGEST_EXPONENT, LARGEST_EXPONENT)
-            elif name == "start" or self.kind != "constant":
-                raise UserError(f"a {self.kind} schedule needs a number for {name!r}.")
+        _check_exponent("start", self.start)
         if self.kind != "constant":
+            _check_exponent("end", self.end)
             check_integer(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
     def __call__(self, epoch: int) -> float:
@@ -47,6 +42,10 @@ class Schedule:
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         return self.start + (self.end - self.start) * share
+
+
+def _check_exponent(name: str, value: Any, alternative: str = "") -> float:
+    return check_number(name, value, -LARGEST_EXPONENT, LARGEST_EXPONENT, alternative=alternative)
 
 
 def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
@@ -61,21 +60,13 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     """
     if isinstance(value, Schedule):
         return value
-    number = finite(value)
-    if number is not None and abs(number) <= LARGEST_EXPONENT:
-        return Schedule("constant", number)
     if isinstance(value, dict) and "schedule" in value:
-        keys = ("end", "epochs", "schedule", "start")
-        for key in sorted(map(str, value)):
-            if key not in keys:
-                raise UserError(
-                    f"p has a schedule with an unknown key {key!r}; use {', '.join(keys)}."
-                )
-        length = epochs if value.get("epochs") is None else value["epochs"]
+        for key in value:
+            check_choice("a key of p's schedule", key, ("schedule", "start", "end", "epochs"))
+        length = value.get("epochs")
+        if length is None:
+            length = epochs
         start: Any = value.get("start")  # checked by Schedule
         return Schedule(value["schedule"], start, value.get("end"), length)
-    raise UserError(
-        f"p must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
-        f"got {value!r:.200}; an example of a schedule is "
-        "{schedule: linear, start: -0.1, end: -0.5}."
-    )
+    example = "a schedule such as {schedule: linear, start: -0.1, end: -0.5}"
+    return Schedule("constant", _check_exponent("p", value, example))

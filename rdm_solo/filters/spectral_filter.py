@@ -103,12 +103,13 @@ class SpectralFilter(nn.Module):
         self._gain = get(self.function, self.p, **self.values)
 
     def extra_repr(self) -> str:
-        exponent = {} if self.p is None else {"p": f"{self.p:g}"}
-        momentum = {"momentum": self.momentum} if self.momentum else {}
-        values = [
-            f"{key}={value}" for key, value in {**self.values, **exponent, **momentum}.items()
-        ]
-        return ", ".join([self.branch, label(self.function), *values])
+        values = dict(self.values)
+        if self.p is not None:
+            values["p"] = f"{self.p:g}"
+        if self.momentum:
+            values["momentum"] = self.momentum
+        parameters = [f"{key}={value}" for key, value in values.items()]
+        return ", ".join([self.branch, label(self.function), *parameters])
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 2 or not x.is_floating_point() or 0 in x.shape:

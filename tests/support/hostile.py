@@ -6,7 +6,7 @@ import random
 import torch
 
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
-REACH = {torch.float64: 200, torch.float32: 30, torch.bfloat16: 30, torch.float16: 4}
+REACH = {torch.float64: 60, torch.float32: 30, torch.bfloat16: 30, torch.float16: 4}
 # Singular values of r directions, numbered from 1.
 SPECTRA = [
     lambda i: 1 / i,

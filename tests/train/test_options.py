@@ -22,7 +22,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["filter=online_pow", "filter.momentum=1"], "filter.momentum must be"),
         (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
         (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
-        (["filter=target_pow", "p=soft"], "p must be a number from -10 to 10 or a schedule"),
+        (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["+trainer.max_epochs=3"], "multiple values for keyword argument 'max_epochs'"),
         (["trainer.accelerator=mps"], "trainer.accelerator must be one of auto, cpu, gpu, cuda"),
