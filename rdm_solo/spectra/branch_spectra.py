@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from rdm_solo.ground.distributed import gather, sum_over_processes, world_size
+from rdm_solo.ground.distributed import world_size
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_integer
 from rdm_solo.spectra import rows as measures
@@ -22,16 +21,20 @@ from rdm_solo.spectra.sampling import (
     row_hashes,
     union_candidates,
 )
+from rdm_solo.spectra.sums import (
+    LARGEST,
+    SumMetric,
+    full_gram,
+    step_mean,
+    upper_gram,
+    valid_rows,
+)
 
 # Uniformity compares all pairs of at most this many rows.
 PAIRED_ROWS = 4096
-# Squares of larger numbers can overflow when they are summed in float64.
-LARGEST = 1e140
-# Number of columns of a Gram matrix that are computed at a time.
-BLOCK = 256
 
 
-class BranchSpectra(Metric):
+class BranchSpectra(SumMetric):
     """Correlation matrices of both branches over an epoch, and the measures computed from them.
 
     ``update`` takes the online outputs p_x, the target outputs z_x of the same views, z_{x+} of
@@ -62,13 +65,9 @@ class BranchSpectra(Metric):
     2.0
     """
 
-    full_state_update = True
+    full_state_update = True  # forward() cannot merge the kept rows of two states
     kept: list[Tensor]
     kept_keys: list[Tensor]
-
-    if TYPE_CHECKING:  # the other states are tensors
-
-        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
         self,
@@ -79,31 +78,49 @@ class BranchSpectra(Metric):
         sample: int = 1024,
         steps: bool = False,
     ) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
-        for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
-            check_integer(name, value, 1)
-        self.dim, self.normalize, self.m = dim, normalize, m
-        self.sampled, self.sample, self.steps = dim > max_dim, sample, steps
-        self.kept_size, self.kept_parts = (sample, 4) if self.sampled else (PAIRED_ROWS, 1)
-        shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,)}
-        shapes |= {"sum_squared": (), "sum_means_squared": ()}
-        for name in ("kept", "kept_keys"):
-            self.add_state(name, [], dist_reduce_fx="cat")
-        if not self.sampled:
-            for name in ("sum_online", "sum_target", "sum_positive", "sum_projection"):
-                shapes[name] = (dim, dim)
-            if steps:
-                shapes["sum_means"] = (dim, dim)
-            shapes |= {"sum_target_mean": (dim,), "sum_distance": ()}
-            axes = measures.directions(dim)
-            self.register_buffer("directions", axes, persistent=False)
-            shapes["sum_waves"] = (2 * (measures.POINTS - 1), axes.shape[1])
-        for name, shape in shapes.items():
-            self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
-        for name in ("count", "broken", "batches", "with_positives", "in_pairs"):
-            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        super().__init__()
+        check_integer("dim", dim, 1)
+        check_integer("m", m, 1)
+        check_integer("max_dim", max_dim, 1)
+        check_integer("sample", sample, 1)
+        self.dim = dim
+        self.normalize = normalize
+        self.m = m
+        self.sample = sample
+        self.steps = steps
+        self.sampled = dim > max_dim
         # The eps of the online outputs' dtype. It is not a state: all processes have the same.
         self.spacing = 0.0
+
+        # Rows p (online), z (target), z_+ (positive) and y (projection) are summed over an epoch.
+        self.add_count("count")  # rows
+        self.add_count("broken")  # rows that are excluded
+        self.add_count("batches")
+        self.add_count("with_positives")  # batches
+        self.add_sum("sum_mean", dim)  # y, over rows
+        self.add_sum("sum_squared")  # |y|^2, over rows
+        self.add_sum("sum_means_squared")  # N |mean of y|^2, over steps
+        # The rows with the smallest hashes, without a sum: p, z, z_+ and y if sampled, otherwise z.
+        self.kept_size, self.kept_parts = PAIRED_ROWS, 1
+        if self.sampled:
+            self.kept_size, self.kept_parts = sample, 4
+        self.add_state("kept", [], dist_reduce_fx="cat")  # [(kept_size, kept_parts, k)]
+        self.add_state("kept_keys", [], dist_reduce_fx="cat")  # [(kept_size,)], their hashes
+        if self.sampled:
+            return
+        self.add_count("in_pairs")  # batches of two views of each sample
+        self.add_sum("sum_online", dim, dim)  # p p^T over rows, the upper triangle
+        self.add_sum("sum_target", dim, dim)  # z z^T over rows, the upper triangle
+        self.add_sum("sum_positive", dim, dim)  # z z_+^T, over rows
+        self.add_sum("sum_projection", dim, dim)  # y y^T over rows, the upper triangle
+        if steps:
+            self.add_sum("sum_means", dim, dim)  # N m m^T of the mean m of y, over steps
+        self.add_sum("sum_target_mean", dim)  # z, over rows
+        self.add_sum("sum_distance")  # |z - z_+|^2 of unit rows, over rows
+        axes = measures.directions(dim)
+        self.register_buffer("directions", axes, persistent=False)
+        points = 2 * (measures.POINTS - 1)
+        self.add_sum("sum_waves", points, axes.shape[1])  # e^{itu} of u = y along axes, over rows
 
     @torch.no_grad()
     def update(
@@ -118,28 +135,29 @@ class BranchSpectra(Metric):
         Rows with NaN or infinity, or with squares out of range, are excluded and counted.
         """
         y = target if projection is None else projection
-        outputs = [online, target, y] if positive is None else [online, target, y, positive]
+        outputs = [online, target, y]
+        if positive is not None:
+            outputs.append(positive)
         for x in outputs:
-            if x.ndim != 2 or x.shape != (len(online), self.dim):
+            if x.shape != (len(online), self.dim):
                 raise UserError(
                     f"all outputs must have shape (N, {self.dim}) with one N, "
                     f"got {tuple(x.shape)} and {tuple(online.shape)}."
                 )
-        # amax and amin of a row with NaN are NaN.
-        end = math.inf if self.normalize else LARGEST
-        valid = torch.stack([(x.amax(1) < end) & (x.amin(1) > -end) for x in outputs]).all(0)
+        valid = valid_rows(outputs, math.inf if self.normalize else LARGEST)
         self.count += valid.sum()
         self.broken += (~valid).sum()
         self.batches += 1
-        self.spacing = max(self.spacing, torch.finfo(online.dtype).eps)
         self.with_positives += positive is not None
-        if self.sampled:
-            blocks = (self._rows(y[rows], valid[rows]) for rows in row_blocks(*y.shape))
-            self._add_moments(blocks, valid)
-            parts = [online, target, target if positive is None else positive, y]
-            self._keep(parts, row_hashes(parts, valid))
-        else:
+        self.spacing = max(self.spacing, torch.finfo(online.dtype).eps)
+        if not self.sampled:
             self._add_sums(online, target, positive, y, valid)
+            return
+        # A few rows at a time are converted to float64.
+        blocks = (self._rows(y[rows], valid[rows]) for rows in row_blocks(*y.shape))
+        self._add_moments(blocks, valid)
+        parts = [online, target, target if positive is None else positive, y]
+        self._keep(parts, row_hashes(parts, valid))
 
     def _rows(self, x: Tensor, valid: Tensor) -> Tensor:
         # Rows of zeros add nothing to sums. Dropping rows would synchronise with the device.
@@ -183,8 +201,9 @@ class BranchSpectra(Metric):
         if positive is not None:
             z_plus = self._rows(positive, valid)
             self.sum_positive += z.mT @ z_plus
-            x, x_plus = (z, z_plus) if self.normalize else (unit_rows(z), unit_rows(z_plus))
-            self.sum_distance += torch.dist(x, x_plus).square()
+            if not self.normalize:
+                z, z_plus = unit_rows(z), unit_rows(z_plus)
+            self.sum_distance += torch.dist(z, z_plus).square()
             self.in_pairs += in_pairs(target, positive, valid)
         self.sum_waves += measures.wave_sums(y, self.directions, valid)
         # Many images may share a target, such as a cluster: with the target's hash alone, all
@@ -193,99 +212,109 @@ class BranchSpectra(Metric):
 
     def _keep(self, outputs: list[Tensor], hashes: Tensor) -> None:
         """Keep the rows with the smallest hashes among the kept rows and this batch."""
-        kept, key = self._kept_buffers(any(x.dtype == torch.double for x in outputs))
-        keep_smallest(kept, key, outputs, hashes)
+        is_double = any(x.dtype == torch.double for x in outputs)
+        rows, keys = self._kept_buffers(torch.double if is_double else torch.float)
+        keep_smallest(rows, keys, outputs, hashes)
 
-    def _kept_buffers(self, double: bool) -> tuple[Tensor, Tensor]:
+    def _kept_buffers(self, dtype: torch.dtype = torch.float) -> tuple[Tensor, Tensor]:
         """Return the kept rows and their hashes, with room for ``kept_size`` rows."""
-        kept, keys = self.kept, self.kept_keys
-        if not kept or len(kept[0]) != self.kept_size:  # the number differs after a sync
-            shape, device = (self.kept_size, self.kept_parts, self.dim), self.count.device
-            dtype = kept[0].dtype if kept else torch.double if double else torch.float
-            self.kept = [torch.empty(shape, dtype=dtype, device=device)]
-            self.kept_keys = [torch.full((self.kept_size, 1, 1), LAST, device=device)]
-            hashes = self.kept_keys[0].flatten()
-            for rows, key in zip(kept, keys):
-                keep_smallest(self.kept[0], hashes, rows.unbind(1), key.flatten())
-        return self.kept[0], self.kept_keys[0].flatten()
+        kept, kept_keys = self.kept, self.kept_keys
+        # There is no buffer before the first update, and one of another size after a sync.
+        if not kept or len(kept[0]) != self.kept_size:
+            if kept:
+                dtype = kept[0].dtype
+            device = self.count.device
+            shape = (self.kept_size, self.kept_parts, self.dim)
+            rows = torch.empty(shape, dtype=dtype, device=device)
+            keys = torch.full((self.kept_size,), LAST, device=device)
+            for old_rows, old_keys in zip(kept, kept_keys):
+                keep_smallest(rows, keys, old_rows.unbind(1), old_keys)
+            self.kept, self.kept_keys = [rows], [keys]
+        return self.kept[0], self.kept_keys[0]
 
     def sync(self, *args: Any, **options: Any) -> None:
         """Sync as torchmetrics does, but send N rows in total instead of N per process."""
         if world_size() > 1 and not self._is_synced and options.get("should_sync", True):
-            kept, key = union_candidates(*self._kept_buffers(False))
-            self.kept, self.kept_keys = [kept], [key[:, None, None]]
+            rows, keys = union_candidates(*self._kept_buffers())
+            self.kept, self.kept_keys = [rows], [keys]
         super().sync(*args, **options)
 
     @torch.no_grad()
     def compute(self) -> Spectra:
         """Return eigenvalues, curves and scalars of all rows since the last reset."""
-        count, batches, with_positives = map(int, (self.count, self.batches, self.with_positives))
+        count = int(self.count)
         if count == 0:
-            what = "no batch yet; call update() first" if not self.broken else "no finite row"
-            raise UserError(f"BranchSpectra has seen {what}.")
-        if 0 < with_positives < batches:
+            seen = "no finite row" if self.broken else "no batch yet; call update() first"
+            raise UserError(f"BranchSpectra has seen {seen}.")
+        has_positives = bool(self.with_positives)
+        if has_positives and self.with_positives < self.batches:
             raise UserError(
                 "some batches since the last reset had positives and others had none; pass "
                 "positive always or never."
             )
-        moment, means_moment = self.sum_squared / count, self.sum_means_squared / count
-        scalars = {"feature/variance": moment - (self.sum_mean / count).square().sum()}
+        moment = self.sum_squared / count
+        mean = self.sum_mean / count
+        scalars = {"feature/variance": moment - mean.square().sum()}
         if self.steps:
-            scalars["feature/spread"] = measures.spread(moment, means_moment)
+            scalars["feature/spread"] = measures.spread(moment, self.sum_means_squared / count)
         kept = self._kept_rows()
         if self.sampled:
-            moments, measured = self._from_sample(kept, with_positives > 0)
+            count = len(kept)
+            targets = kept[:, 1]
+            moments, measured = self._from_sample(kept, has_positives)
         else:
-            moments, measured = self._from_sums(count, with_positives > 0, kept)
-        rows = len(kept) if self.sampled else count
+            targets = kept[:, 0]
+            moments, measured = self._from_sums(count, has_positives)
         scalars |= measured
-        return summarize(moments, scalars, self.m, rows, self.dim, self.sampled, self.spacing)
+        # Rows of zeros have no direction.
+        unit_targets = unit_rows(targets[targets.any(1)]).to(targets.dtype)
+        if len(unit_targets) > 1:
+            scalars["uniformity/target"] = measures.uniformity(unit_targets)
+        return summarize(moments, scalars, self.m, count, self.dim, self.sampled, self.spacing)
 
     def _kept_rows(self) -> Tensor:
         """Return the kept rows, ``(n, 4 or 1, k)``, in the order of their hashes."""
-        keys = dim_zero_cat(self.kept_keys).flatten()
-        order = keys.argsort()[: min(self.kept_size, int((keys < LAST).sum()))]
-        return torch.as_tensor(dim_zero_cat(self.kept)[order])
+        keys = dim_zero_cat(self.kept_keys)
+        number = min(self.kept_size, int((keys < LAST).sum()))
+        rows: Tensor = dim_zero_cat(self.kept)
+        return rows[keys.argsort()[:number]]
 
-    def _from_sums(
-        self, rows: int, positives: bool, kept: Tensor
-    ) -> tuple[Moments, dict[str, Tensor]]:
-        sums = (self.sum_online, self.sum_target, self.sum_projection)
-        C_p, C_z, C_y = (full_gram(s) / rows for s in sums)
-        C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows) if positives else None
-        C_means = self.sum_means / rows if self.steps else None
+    def _from_sums(self, rows: int, has_positives: bool) -> tuple[Moments, dict[str, Tensor]]:
+        """Return the moments and scalars of all rows."""
+        C_p = full_gram(self.sum_online) / rows
+        C_z = full_gram(self.sum_target) / rows
+        C_y = full_gram(self.sum_projection) / rows
         mean = self.sum_target_mean / rows
-        pairs = rows // 2 if int(self.in_pairs) == int(self.batches) else 0
         scalars = {
             "mean_share/target": 1 - measures.spread(C_z.trace(), mean.square().sum()),
             "epps_pulley/projection": measures.epps_pulley_statistic(self.sum_waves, self.count),
         }
-        if positives:
+        C_plus = C_means = None
+        if has_positives:
+            C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows)
             scalars["positive_distance/target"] = self.sum_distance / rows
-        scalars |= _uniformity(kept[:, 0])
+        if self.steps:
+            C_means = self.sum_means / rows
+        pairs = 0
+        if self.in_pairs == self.batches:
+            pairs = rows // 2
         return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), scalars
 
-    def _from_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
+    def _from_sample(self, kept: Tensor, has_positives: bool) -> tuple[Moments, dict[str, Tensor]]:
+        """Return the moments and scalars of the kept rows."""
         from rdm_solo.spectra.dual_moments import from_rows  # rarely needed
 
-        p, z, plus, y = (self._scaled(x) for x in kept.unbind(1))
+        p, z, z_plus, y = map(self._scaled, kept.unbind(1))
         scalars = {
             "mean_share/target": measures.mean_share(z),
             "epps_pulley/projection": measures.epps_pulley(kept[:, 3]),
         }
-        if positives:
-            distances = (unit_rows(z) - unit_rows(plus)).square().sum(1)
-            scalars["positive_distance/target"] = distances.mean()
-        scalars |= _uniformity(kept[:, 1])
+        if has_positives:
+            differences = unit_rows(z) - unit_rows(z_plus)
+            scalars["positive_distance/target"] = differences.square().sum(1).mean()
+        positives = z_plus if has_positives else None
         length = min(self.sample, self.dim)
-        moments = from_rows(p, z, plus if positives else None, y, length, centred=self.steps)
-        return moments, scalars
-
-
-def _uniformity(rows: Tensor) -> dict[str, Tensor]:
-    """Return the uniformity of the nonzero rows, or an empty dict for fewer than two."""
-    rows = unit_rows(rows[rows.any(1)]).to(rows.dtype)
-    return {"uniformity/target": measures.uniformity(rows)} if len(rows) > 1 else {}
+        return from_rows(p, z, positives, y, length, centred=self.steps), scalars
 
 
 def unit_rows(rows: Tensor) -> Tensor:
@@ -297,47 +326,14 @@ def unit_rows(rows: Tensor) -> Tensor:
     return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
 
 
-def upper_gram(x: Tensor) -> Tensor:
-    """Return ``x^T x`` with zeros in the blocks below the diagonal."""
-    k = x.shape[1]
-    gram = x.new_zeros(k, k)
-    for i in range(0, k, BLOCK):
-        gram[i : i + BLOCK, i:] = x[:, i : i + BLOCK].mT @ x[:, i:]
-    return gram
-
-
-def full_gram(upper: Tensor) -> Tensor:
-    """Return the symmetric matrix with this upper triangle."""
-    return upper.triu() + upper.triu(1).mT
-
-
 def in_pairs(target: Tensor, positive: Tensor, valid: Tensor) -> Tensor:
     """Return whether the halves of a batch are each other's positives: two views of each sample.
 
     Pairs without a valid row are ignored. A pair with only one valid row makes the result False.
     """
     half = len(target) // 2
-    if len(target) % 2:
+    if len(target) != 2 * half:
         return valid.new_zeros(())
     other_valid = valid.roll(half)
-    alike = (positive.roll(half, 0) == target).all(1) & valid & other_valid
-    return (alike | ~(valid | other_valid)).all()
-
-
-def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
-    """Reduce a state for torchmetrics, which would gather all matrices before summing them.
-
-    Sampled rows and their hashes have three axes and are gathered; sums have fewer.
-    """
-    return gather(x) if x.ndim == 3 else [sum_over_processes(x.clone())]
-
-
-def step_mean(total: Tensor, valid: Tensor) -> Tensor:
-    """Return the step's mean over all processes, from the sum of this process's rows.
-
-    The mean is scaled by the square root of this process's number of rows. Summed over processes,
-    outer products of the scaled means are then the mean's part of the summed second moment.
-    """
-    count = valid.sum().to(total)
-    counted = sum_over_processes(torch.cat([total, count[None]]))
-    return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()
+    is_pair = (positive.roll(half, 0) == target).all(1) & valid & other_valid
+    return (is_pair | ~(valid | other_valid)).all()

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.spectra.ranks import check_shapes, noise_floor, symmetric
+from rdm_solo.spectra.ranks import (
+    check_shapes,
+    descending_eigenvectors,
+    noise_floor,
+    symmetric,
+)
 
 
 def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
@@ -22,10 +27,14 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     tensor([2., 1.], dtype=torch.float64)
     """
     check_shapes(1, lam_p=lam_p, lam_z=lam_z)
-    lam_p, lam_z = lam_p.double().clamp_min(0), lam_z.double().clamp_min(0)
-    real = lam_z > noise_floor(lam_z)
+    lam_p = lam_p.double().clamp_min(0)
+    lam_z = _nan_if_noise(lam_z.double().clamp_min(0))
     # Take roots first, because the ratio of two eigenvalues may be out of float64's range.
-    return torch.where(real, lam_p.sqrt() / torch.where(real, lam_z, 1.0).sqrt(), torch.nan)
+    return lam_p.sqrt() / lam_z.sqrt()
+
+
+def _nan_if_noise(lam: Tensor) -> Tensor:
+    return lam.where(lam > noise_floor(lam), torch.nan)
 
 
 def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
@@ -42,9 +51,8 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
     check_shapes(1, lam_plus=lam_plus, lam_z=lam_z)
-    lam_plus, lam_z = lam_plus.double().clamp_min(0), lam_z.double()
-    real = lam_z > noise_floor(lam_z)
-    return torch.where(real, lam_plus / torch.where(real, lam_z + weight_decay, 1.0), torch.nan)
+    lam_plus = lam_plus.double().clamp_min(0)
+    return lam_plus / (_nan_if_noise(lam_z.double()) + weight_decay)
 
 
 def leading(lam: Tensor) -> int:
@@ -76,14 +84,21 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     if not bool(C_p.isfinite().all() & C_z.isfinite().all()):
         return C_z.new_tensor(torch.nan, dtype=torch.float64)
     C_p, C_z = symmetric(C_p, "alignment"), symmetric(C_z, "alignment")
-    lam, u = torch.linalg.eigh(C_z)
-    lam, u = lam.flip(0).clamp_min(0), u.flip(1)
-    m = leading(lam) if m is None else m
+    lam, u = descending_eigenvectors(C_z)
+    if m is None:
+        m = leading(lam)
     if not 1 <= m <= len(lam):
         raise UserError(f"m must lie between 1 and k={len(lam)}, got {m}.")
-    image = C_p @ u
+    energy, norm = energy_and_norm(C_p, u)
+    return weighted_cosine(energy, norm, lam, m, weighted)
+
+
+def energy_and_norm(C: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`u_i^T C u_i` and :math:`\|C u_i\|` for the columns :math:`u_i`."""
+    image = C @ u
     energy = (u * image).sum(0)
-    return weighted_cosine(energy, torch.linalg.vector_norm(image, dim=0), lam, m, weighted)
+    norm: Tensor = torch.linalg.vector_norm(image, dim=0)
+    return energy, norm
 
 
 def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
@@ -91,10 +106,11 @@ def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted:
 
     The numerators are ``energy``, the denominators ``norm``. If C maps u to 0, the cosine is 0.
     """
-    cosine = (energy / torch.where(norm > 0, norm, 1.0))[:m]
-    lam = lam[:m]
-    weights = lam if weighted and lam.sum() > 0 else torch.ones_like(lam)
-    return (cosine * weights).sum() / weights.sum()
+    cosine = energy / torch.where(norm > 0, norm, 1.0)
+    weights = torch.ones_like(lam[:m])
+    if weighted and lam[:m].sum() > 0:
+        weights = lam[:m]
+    return (cosine[:m] * weights).sum() / weights.sum()
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:
@@ -110,8 +126,9 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
         if len(vector) < 2 or vector.max() - vector.min() <= 1e-6 * vector.abs().max():
             return torch.zeros((), dtype=torch.float64, device=a.device)
         _, inverse, counts = torch.unique(vector, return_inverse=True, return_counts=True)
-        last = counts.cumsum(0).double()
-        ranks.append((last - (counts - 1) / 2)[inverse])
+        last_ranks = counts.cumsum(0).double()
+        mean_ranks = last_ranks - (counts - 1) / 2
+        ranks.append(mean_ranks[inverse])
     return torch.corrcoef(torch.stack(ranks))[0, 1]
 
 
@@ -126,12 +143,12 @@ def monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
     >>> monotonicity(torch.tensor([3.0, 2.0, 0.0, 0.0]), torch.tensor([9.0, 4.0, 2.0, 1.0]))
     tensor(1., dtype=torch.float64)
     """
-    finite = curve.isfinite()
-    curve, lam = curve[finite], lam[finite]
+    is_finite = curve.isfinite()
+    curve, lam = curve[is_finite], lam[is_finite]
     correlation = spearman(curve, lam)
     if correlation == 0:
         return correlation
-    # The same values in the best order for this sign.
-    descending = bool(correlation < 0)
-    in_order = spearman(curve.sort().values, lam.sort(descending=descending).values)
-    return correlation / in_order.abs()
+    # Put the same values in the best order for this sign.
+    best_curve = curve.sort().values
+    best_lam = lam.sort(descending=bool(correlation < 0)).values
+    return correlation / spearman(best_curve, best_lam).abs()

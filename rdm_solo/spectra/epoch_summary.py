@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rdm_solo.spectra import comparison, ranks
 from rdm_solo.spectra.moments import Moments
-from rdm_solo.spectra.rows import EPSILON, smoothed_rank
+from rdm_solo.spectra.rows import smoothed_rank
 
 
 @dataclass
@@ -62,9 +62,8 @@ def summarize(
 
     ``spacing`` is the eps of the online outputs' dtype.
     """
-    moments = moments._replace(
-        **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
-    )
+    on_cpu = {name: x.cpu() for name, x in moments._asdict().items() if x is not None}
+    moments = Moments(**on_cpu)
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
     # Behind a bottleneck, the online outputs have only rounding noise in many directions. Rounding
@@ -75,9 +74,12 @@ def summarize(
     curve = comparison.filter_curve(lam_p, lam_z)
     # Stricter than pairing by rank: the online second moment along the target's eigenvectors.
     directional = comparison.filter_curve(energy_p, lam_z)
-    lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
+    lam_plus = moments.lam_plus
+    if lam_plus is None:
+        lam_plus = torch.full_like(lam_z, torch.nan)
     # Exclude the eigenvectors of rounding noise, which are arbitrary.
-    m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))
+    is_signal = lam_z > ranks.noise_floor(lam_z)
+    m = max(1, min(m, int(is_signal.sum())))
     scalars = scalars | {
         **_ranks(moments, rows, dim, sampled),
         "filter/monotonicity": comparison.monotonicity(curve[:leading], lam_z[:leading]),
@@ -137,7 +139,8 @@ def _ranks(moments: Moments, rows: int, dim: int, sampled: bool) -> dict[str, Te
     most N of them (eigenvalues 1/i at k=6000, N=1024: 0.18 of the true value).
     """
     lam_p, lam_z, lam_cov = moments.lam_p, moments.lam_z, moments.lam_covariance
-    online, target = ranks.effective_rank(lam_p), ranks.effective_rank(lam_z)
+    online = ranks.effective_rank(lam_p)
+    target = ranks.effective_rank(lam_z)
     values = {
         "erank/online": online,
         "erank/target": target,
@@ -152,9 +155,10 @@ def _ranks(moments: Moments, rows: int, dim: int, sampled: bool) -> dict[str, Te
     values["nesum/target"] = ranks.nesum(lam_cov)
     alpha, r2 = ranks.alpha_req(lam_cov)
     if bool(alpha.isfinite()):
-        values |= {"alpha_req/target": alpha, "alpha_req_r2/target": r2}
+        values["alpha_req/target"] = alpha
+        values["alpha_req_r2/target"] = r2
     if moments.lam_lidar is not None:
-        values["lidar/target"] = smoothed_rank(moments.lam_lidar, dim, EPSILON)
+        values["lidar/target"] = smoothed_rank(moments.lam_lidar, dim)
     if moments.lam_centred is not None:
         values["erank/centred"] = ranks.effective_rank(moments.lam_centred)
     if moments.lam_plus is not None:

@@ -4,20 +4,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from rdm_solo.spectra import ranks, rows
-from rdm_solo.spectra.branch_spectra import (
-    LARGEST,
-    add_or_gather,
-    full_gram,
-    step_mean,
-    upper_gram,
-)
 from rdm_solo.spectra.moments import centred_eigenvalues
+from rdm_solo.spectra.sums import SumMetric, full_gram, step_mean, upper_gram, valid_rows
 
 
-class FeatureSpectra(Metric):
+class FeatureSpectra(SumMetric):
     r"""Measures of rank of features that are not scaled to unit length.
 
     Each update has the features ``(N, k)`` of each view in a training step that all processes make
@@ -32,26 +25,20 @@ class FeatureSpectra(Metric):
     (2.0, 0.5)
     """
 
-    full_state_update = False
-    between: Tensor
-    within: Tensor
-    total: Tensor
-    means_squared: Tensor
-    samples: Tensor
-    views: Tensor
-
     def __init__(self, dim: int) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
-        shapes = {"between": (dim, dim), "within": (dim, dim), "total": (dim,), "means_squared": ()}
-        for name, shape in shapes.items():
-            self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
-        for name in ("samples", "views"):
-            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        super().__init__()
+        # x are the q views of a sample, m their mean.
+        self.add_sum("between", dim, dim)  # q m m^T, over samples
+        self.add_sum("within", dim, dim)  # (x - m) (x - m)^T, over views of samples
+        self.add_sum("total", dim)  # x, over views of samples
+        self.add_sum("means_squared")  # N |mean of x|^2, over steps
+        self.add_count("samples")
+        self.add_count("views")  # of all samples
 
     @torch.no_grad()
     def update(self, views: Sequence[Tensor]) -> None:
         """Add a step's features; samples with NaN or infinity in any view are excluded."""
-        valid = torch.stack([(x.abs() < LARGEST).all(1) for x in views]).all(0)
+        valid = valid_rows(views)
         sums = torch.zeros_like(views[0], dtype=torch.float64)
         for count, view in enumerate(views):
             x = view.double().where(valid[:, None], 0.0)
@@ -60,8 +47,9 @@ class FeatureSpectra(Metric):
                 self.within += upper_gram(contrast)
             sums += x
         self.between += upper_gram(sums / len(views) ** 0.5)
-        self.total += sums.sum(0)
-        self.means_squared += step_mean(sums.sum(0), valid.repeat(len(views))).square().sum()
+        total = sums.sum(0)
+        self.total += total
+        self.means_squared += step_mean(total, valid.repeat(len(views))).square().sum()
         self.samples += valid.sum()
         self.views += valid.sum() * len(views)
 
@@ -71,9 +59,13 @@ class FeatureSpectra(Metric):
         samples, count = int(self.samples), int(self.views)
         if not samples:
             return {}
-        within, between = full_gram(self.within) / count, full_gram(self.between) / count
-        C, mean = within + between, self.total / count
-        lam, lam_covariance = ranks.descending(C), centred_eigenvalues(C, mean.outer(mean))
+        within = full_gram(self.within) / count
+        between = full_gram(self.between) / count
+        C = within + between
+        mean = self.total / count
+        C_mean = mean.outer(mean)
+        lam = ranks.descending(C)
+        lam_covariance = centred_eigenvalues(C, C_mean)
         values = {
             "erank/features": ranks.effective_rank(lam),
             "erank/features_centred": ranks.effective_rank(lam_covariance),
@@ -83,11 +75,13 @@ class FeatureSpectra(Metric):
         }
         alpha, r2 = ranks.alpha_req(lam_covariance)
         if bool(alpha.isfinite()):
-            values |= {"alpha_req/features": alpha, "alpha_req_r2/features": r2}
-        if samples > 1 and count > samples and count % samples == 0:  # q views of each sample
-            q = count // samples
+            values["alpha_req/features"] = alpha
+            values["alpha_req_r2/features"] = r2
+        # LiDAR needs the same number q > 1 of views of each sample.
+        q = count // samples
+        if samples > 1 and q > 1 and count == q * samples:
             S_w = within * (q / (q - 1))
-            S_b = (between - mean.outer(mean)) * (samples / (samples - 1))
-            lam = rows.discriminant_eigenvalues(S_w, S_b, rows.DELTA)
-            values["lidar/features"] = rows.smoothed_rank(lam, len(lam), rows.EPSILON)
+            S_b = (between - C_mean) * (samples / (samples - 1))
+            lam_lidar = rows.discriminant_eigenvalues(S_w, S_b)
+            values["lidar/features"] = rows.smoothed_rank(lam_lidar, len(lam))
         return {name: float(value) for name, value in values.items()}

@@ -2,13 +2,12 @@
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
-from rdm_solo.spectra.branch_spectra import LARGEST, add_or_gather, step_mean
 from rdm_solo.spectra.ranks import descending, symmetric
+from rdm_solo.spectra.sums import SumMetric, step_mean, valid_rows
 
 
-class StepCorrelation(Metric):
+class StepCorrelation(SumMetric):
     """Correlation matrices of rows ``(N, b)`` and of the steps' means, in float64.
 
     Each update is a training step that all processes make together.
@@ -20,20 +19,15 @@ class StepCorrelation(Metric):
     (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
 
-    full_state_update = False
-    total: Tensor
-    means: Tensor
-    count: Tensor
-
     def __init__(self, dim: int) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
-        for name in ("total", "means"):
-            self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        super().__init__()
+        self.add_sum("total", dim, dim)  # x x^T, over rows
+        self.add_sum("means", dim, dim)  # N m m^T of the step's mean m, over steps
+        self.add_count("count")  # rows
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        valid = (x.abs() < LARGEST).all(1)
+        valid = valid_rows([x])
         x = x.double().where(valid[:, None], 0.0)
         mean = step_mean(x.sum(0), valid)
         self.total += x.mT @ x

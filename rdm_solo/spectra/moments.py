@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra import rows
-from rdm_solo.spectra.ranks import ROUNDING, descending
+from rdm_solo.spectra.comparison import energy_and_norm
+from rdm_solo.spectra.ranks import ROUNDING, descending, descending_eigenvectors
 
 
 class Moments(NamedTuple):
@@ -43,27 +44,28 @@ def from_matrices(
     ``C_means`` is the correlation matrix of the steps' means. LiDAR is computed only if the targets
     are two views each of ``pairs`` samples.
     """
-    lam_z, u = torch.linalg.eigh(C_z)
-    lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
-
-    def energy_and_norm(C: Tensor) -> tuple[Tensor, Tensor]:
-        image = C @ u
-        return (u * image).sum(0), torch.linalg.vector_norm(image, dim=0)
+    lam_z, u = descending_eigenvectors(C_z)
 
     lam_p = descending(C_p)
     # A run filters at most one branch, so the projections are the other branch's outputs.
-    lam_y = lam_z if torch.equal(C_y, C_z) else lam_p if torch.equal(C_y, C_p) else descending(C_y)
-    lam_centred = None if C_means is None else centred_eigenvalues(C_y, C_means)
+    if torch.equal(C_y, C_z):
+        lam_y = lam_z
+    elif torch.equal(C_y, C_p):
+        lam_y = lam_p
+    else:
+        lam_y = descending(C_y)
     lam_covariance = centred_eigenvalues(C_z, mean_z.outer(mean_z))
-    moments = Moments(lam_p, lam_z, lam_y, *energy_and_norm(C_p), lam_covariance, lam_centred)
+    moments = Moments(lam_p, lam_z, lam_y, *energy_and_norm(C_p, u), lam_covariance)
+    if C_means is not None:
+        moments = moments._replace(lam_centred=centred_eigenvalues(C_y, C_means))
     if C_plus is None:
         return moments
-    energy, norm = energy_and_norm(C_plus)
+    energy, norm = energy_and_norm(C_plus, u)
     moments = moments._replace(lam_plus=descending(C_plus), energy_plus=energy, norm_plus=norm)
     if pairs < 2:
         return moments
-    scatter = rows.pair_scatter(C_z, C_plus, mean_z, pairs)
-    return moments._replace(lam_lidar=rows.discriminant_eigenvalues(*scatter, rows.DELTA))
+    S_w, S_b = rows.pair_scatter(C_z, C_plus, mean_z, pairs)
+    return moments._replace(lam_lidar=rows.discriminant_eigenvalues(S_w, S_b))
 
 
 def centred_eigenvalues(C: Tensor, C_means: Tensor) -> Tensor:

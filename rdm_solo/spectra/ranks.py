@@ -34,25 +34,25 @@ def correlation(x: Tensor) -> Tensor:
 
 def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
     """Return non-negative eigenvalues ``(k,)`` of a spectrum or matrix; NaN if it is not finite."""
-    square = lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]
-    if 0 in lam_or_C.shape or not (square or lam_or_C.ndim == 1):
-        raise UserError(
-            f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {tuple(lam_or_C.shape)}."
-        )
+    shape = tuple(lam_or_C.shape)
+    is_matrix = len(shape) == 2 and shape[0] == shape[1]
+    if 0 in shape or not (is_matrix or len(shape) == 1):
+        raise UserError(f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {shape}.")
     if not bool(lam_or_C.isfinite().all()):
-        return lam_or_C.new_full(lam_or_C.shape[:1], torch.nan, dtype=torch.float64)
-    lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name)) if square else lam_or_C.double()
+        return lam_or_C.new_full(shape[:1], torch.nan, dtype=torch.float64)
+    lam = lam_or_C.double()
+    if is_matrix:
+        lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name))
     return lam.clamp_min(0)
 
 
 def check_shapes(dimensions: int, **tensors: Tensor) -> None:
     """Check that all are spectra (one dimension) or square matrices (two) of the same shape."""
-    shapes = {tuple(x.shape) for x in tensors.values()}
-    (shape, *others) = shapes
+    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
+    shape, *others = set(shapes.values())
     if others or len(shape) != dimensions or len(set(shape)) > 1 or 0 in shape:
-        what = "spectra (k,)" if dimensions == 1 else "square matrices"
-        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-        raise UserError(f"expected {what} of the same shape, got {got}.")
+        what = {1: "spectra (k,)", 2: "square matrices"}[dimensions]
+        raise UserError(f"expected {what} of the same shape, got {shapes}.")
 
 
 def descending(C: Tensor) -> Tensor:
@@ -61,20 +61,29 @@ def descending(C: Tensor) -> Tensor:
     return lam.flip(0).clamp_min(0)
 
 
+def descending_eigenvectors(C: Tensor) -> tuple[Tensor, Tensor]:
+    """Return :func:`descending` eigenvalues and their eigenvectors, one a column."""
+    lam, u = torch.linalg.eigh(C)
+    return lam.flip(0).clamp_min(0), u.flip(1)
+
+
 def symmetric(C: Tensor, name: str) -> Tensor:
     """Return the mean of a matrix and its transpose; raise :class:`UserError` if they differ.
 
     A difference of 1e-5 of the largest entry (half precision: 4 eps) is allowed.
     """
-    C64 = C.detach().double()
-    largest = C64.abs().max()
-    share = float((C64 / largest - C64.mT / largest).abs().max()) if largest > 0 else 0.0
-    if share > max(1e-5, 4 * torch.finfo(C.dtype).eps if C.is_floating_point() else 0.0):
+    tolerance = 1e-5
+    if C.dtype in (torch.float16, torch.bfloat16):
+        tolerance = 4 * torch.finfo(C.dtype).eps
+    C = C.detach().double()
+    difference = float((C - C.mT).abs().max())
+    largest = float(C.abs().max())
+    if difference > tolerance * largest:
         raise UserError(
             f"{name} takes a symmetric matrix, got one that differs from its transpose by "
-            f"{share:.1e} of its largest entry."
+            f"{difference / largest:.1e} of its largest entry."
         )
-    return C64 / 2 + C64.mT / 2
+    return C / 2 + C.mT / 2
 
 
 def noise_floor(lam: Tensor) -> Tensor:
@@ -94,7 +103,8 @@ def exponential_entropy(weights: Tensor, eps: float = 0.0) -> Tensor:
     weights = over_largest(weights)
     total = weights.sum()
     p = weights / torch.where(total > 0, total, 1.0) + eps
-    return torch.where(total > 0, torch.special.entr(p).sum().exp(), total)  # 0, or NaN
+    rank = torch.special.entr(p).sum().exp()
+    return torch.where(total > 0, rank, total)  # 0, or NaN
 
 
 def effective_rank(lam_or_C: Tensor) -> Tensor:
@@ -130,7 +140,8 @@ def rankme(lam_or_C: Tensor, eps: float = 1e-7, rows: int | None = None) -> Tens
     (1.8899, 1.6494)
     """
     lam = eigenvalues(lam_or_C, "rankme")
-    sigma = torch.where(lam <= noise_floor(lam), 0.0, lam).sqrt()
+    is_noise = lam <= noise_floor(lam)
+    sigma = lam.masked_fill(is_noise, 0.0).sqrt()
     if rows is not None:
         check_integer("rows", rows, 1)
         sigma = sigma.sort(descending=True).values[:rows]
@@ -198,21 +209,28 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     >>> round(float(alpha), 6), round(float(r2), 6)
     (1.5, 1.0)
     """
-    if not 1 <= first < last:
-        raise UserError(f"alpha_req takes 1 <= first < last, got {first} and {last}.")
+    check_integer("first", first, 1)
     lam = _of_covariance(lam, "alpha_req")
-    end = min(last, int((lam > ROUNDING * lam.sum()).sum()))  # 0 where lam is NaN
+    # Noise is excluded; the sum is NaN, and no eigenvalue remains, where lam is NaN.
+    end = min(last, int((lam > ROUNDING * lam.sum()).sum()))
     if end - first + 1 < 3:  # two points always lie on a line
         return lam.new_tensor(torch.nan), lam.new_tensor(torch.nan)
     i = torch.arange(first, end + 1, dtype=torch.float64, device=lam.device)
-    x, y, weights = i.log(), lam[first - 1 : end].log(), 1 / i
+    x = i.log()
+    y = lam[first - 1 : end].log()
+    weights = 1 / i
     weights = weights / weights.sum()
-    centred_x, centred_y = x - (weights * x).sum(), y - (weights * y).sum()
-    slope = (weights * centred_x * centred_y).sum() / (weights * centred_x.square()).sum()
+    centred_x = x - (weights * x).sum()
+    centred_y = y - (weights * y).sum()
+    covariance = (weights * centred_x * centred_y).sum()
+    variance = (weights * centred_x.square()).sum()
+    slope = covariance / variance
     residual = (centred_y - slope * centred_x).square().sum()
     total = (y - y.mean()).square().sum()
-    flat = total <= 1e-24 * y.square().sum().clamp_min(1.0)  # constant to rounding: alpha = 0
-    return -slope, torch.where(flat, 1.0, 1 - residual / torch.where(flat, 1.0, total))
+    # A spectrum that is constant up to rounding is a power law with alpha = 0.
+    is_flat = total <= 1e-24 * y.square().sum().clamp_min(1.0)
+    r2 = 1 - residual / torch.where(is_flat, 1.0, total)
+    return -slope, torch.where(is_flat, 1.0, r2)
 
 
 def _of_covariance(lam: Tensor, name: str) -> Tensor:

@@ -42,7 +42,8 @@ def mean_share(x: Tensor) -> Tensor:
         raise UserError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach().double()
     moment = x.square().sum(1).mean()
-    share = 1 - spread(moment, x.mean(0).square().sum())
+    mean_moment = x.mean(0).square().sum()
+    share = 1 - spread(moment, mean_moment)
     return torch.where(moment.isfinite(), share, math.nan)
 
 
@@ -68,7 +69,8 @@ def positive_distance(x: Tensor, y: Tensor) -> Tensor:
         raise UserError(f"rows and positives differ in shape: {tuple(x.shape)}, {tuple(y.shape)}.")
     _check_unit(x)
     _check_unit(y)
-    return (x.detach().double() - y.detach().double()).square().sum(1).mean()
+    differences = x.detach().double() - y.detach().double()
+    return differences.square().sum(1).mean()
 
 
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
@@ -84,25 +86,29 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     -8.0
     """
     _check_unit(x)
-    dtype = product_dtype(x.dtype) if x.dtype == torch.float32 else torch.float64
+    dtype = torch.float64
+    if x.dtype == torch.float32:
+        dtype = product_dtype(x.dtype)
     x = x.detach().to(dtype)
-    n = len(x)
+    squares = x.square().sum(1)
     sums = []
-    for start in range(0, n, BLOCK):
+    for start in range(0, len(x), BLOCK):
         rows = x[start : start + BLOCK]
-        # Count each pair once: within the block and with the rows after it.
-        within = torch.ones(len(rows), len(rows), dtype=torch.bool, device=x.device).triu(1)
-        lengths = rows.square().sum(1)[:, None] + x[start:].square().sum(1)
+        lengths = squares[start : start + BLOCK, None] + squares[start:]
         with torch.autocast(x.device.type, enabled=False):
             distances = torch.addmm(lengths, rows, x[start:].mT, alpha=-2).clamp_min_(0)
         exponents = -t * distances
-        exponents[:, : len(rows)].masked_fill_(~within, -math.inf)
+        # Count each pair once: within the block and with the rows after it.
+        is_pair = torch.ones_like(exponents, dtype=torch.bool).triu_(1)
+        exponents.masked_fill_(~is_pair, -math.inf)
         sums.append(exponents.flatten().logsumexp(0).double())
-    return torch.stack(sums).logsumexp(0) - math.log(n * (n - 1) / 2)
+    pairs = len(x) * (len(x) - 1) / 2
+    return torch.stack(sums).logsumexp(0) - math.log(pairs)
 
 
 def _check_unit(x: Tensor) -> None:
-    error = float((torch.linalg.vector_norm(x.detach().double(), dim=1) - 1).abs().max())
+    lengths = torch.linalg.vector_norm(x.detach().double(), dim=1)
+    error = float((lengths - 1).abs().max())
     if error > 1e-2:  # half precision is off by a thousandth
         raise UserError(
             f"rows (N, k) must have length 1, got one whose length is off by {error:.2g}. "
@@ -127,8 +133,9 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach()
+    axes = directions(x.shape[1], slices, seed).to(x.device)
     valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device), valid)
+    waves = wave_sums(x, axes, valid)
     return epps_pulley_statistic(waves, valid.sum())
 
 
@@ -145,9 +152,13 @@ def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:
 
     Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real before imaginary parts.
     """
-    angle = (x.where(valid[:, None], 0.0).double() @ axes) * (END / (POINTS - 1))
-    first = torch.polar(valid[:, None].to(angle).expand_as(angle).contiguous(), angle)
-    wave, sums = first, []  # the points are equally spaced: each wave is a power of the first
+    valid = valid[:, None]
+    projections = x.where(valid, 0.0).double() @ axes
+    angle = projections * (END / (POINTS - 1))
+    first = torch.polar(valid.to(angle).expand_as(angle).contiguous(), angle)
+    # The points are equally spaced, so each wave is a power of the first.
+    wave = first
+    sums = []
     for _ in range(POINTS - 1):
         sums.append(wave.sum(0))
         wave = wave * first
@@ -196,10 +207,9 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
     views = views.detach().double()
     if not bool(views.isfinite().all()):
         return views.new_tensor(torch.nan)
-    n, q, k = views.shape
-    if n * q < k:  # rotate into the space that the rows span
-        views = torch.linalg.qr(views.reshape(n * q, k).mT).R.mT.reshape(n, q, -1)
-    return smoothed_rank(discriminant_eigenvalues(*view_scatter(views), delta), k, eps)
+    S_w, S_b = view_scatter(views)
+    lam = discriminant_eigenvalues(S_w, S_b, delta)
+    return smoothed_rank(lam, len(lam), eps)
 
 
 def view_scatter(views: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,7 +221,9 @@ def view_scatter(views: Tensor) -> tuple[Tensor, Tensor]:
     means = views.mean(1)
     within = (views - means[:, None]).flatten(0, 1)
     around = means - means.mean(0)
-    return within.mT @ within / (n * (q - 1)), around.mT @ around / (n - 1)
+    S_w = within.mT @ within / (n * (q - 1))
+    S_b = around.mT @ around / (n - 1)
+    return S_w, S_b
 
 
 def pair_scatter(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
@@ -221,26 +233,28 @@ def pair_scatter(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple
     :math:`\mu`, they are :math:`\Sigma_w = C_z - C_+` and
     :math:`\Sigma_b = \frac{n}{n-1}\left(\frac{C_z + C_+}{2} - \mu\mu^T\right)`.
     """
-    return C_z - C_plus, ((C_z + C_plus) / 2 - mean.outer(mean)) * (pairs / (pairs - 1))
+    S_w = C_z - C_plus
+    S_b = ((C_z + C_plus) / 2 - mean.outer(mean)) * (pairs / (pairs - 1))
+    return S_w, S_b
 
 
-def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float) -> Tensor:
+def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float = DELTA) -> Tensor:
     r"""Return the eigenvalues of :math:`(S_w + \delta I)^{-1/2} S_b (S_w + \delta I)^{-1/2}`."""
     S_b = S_b.to(S_w)
     S_w = S_w + delta * torch.eye(len(S_w)).to(S_w)
     # Every square root of the inverse gives the same eigenvalues; Cholesky's is the cheapest.
     root, failed = torch.linalg.cholesky_ex(S_w)
-    if bool(failed):  # the rounding errors of large features exceed delta
-        lam, u = torch.linalg.eigh(S_w)
-        inverse = u * lam.clamp_min(max(delta, float(noise_floor(lam)))).rsqrt()
-        between = inverse.mT @ S_b @ inverse
-    else:
+    if not bool(failed):
         half = torch.linalg.solve_triangular(root, S_b, upper=False)
-        between = torch.linalg.solve_triangular(root, half.mT, upper=False)
-    return descending(between)
+        return descending(torch.linalg.solve_triangular(root, half.mT, upper=False))
+    # The rounding errors of large features exceed delta.
+    lam, u = torch.linalg.eigh(S_w)
+    lam = lam.clamp_min(max(delta, float(noise_floor(lam))))
+    inverse_root = u * lam.rsqrt()
+    return descending(inverse_root.mT @ S_b @ inverse_root)
 
 
-def smoothed_rank(lam: Tensor, k: int, eps: float) -> Tensor:
+def smoothed_rank(lam: Tensor, k: int, eps: float = EPSILON) -> Tensor:
     """Return LiDAR from k eigenvalues; missing eigenvalues count as zero."""
     lam = torch.cat([lam, lam.new_zeros(k - len(lam))])
     rank = exponential_entropy(lam + eps)

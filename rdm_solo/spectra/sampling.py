@@ -43,13 +43,20 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
         numbers = torch.randint(-(2**63), LAST, (count,), generator=draw)
         return numbers.to(valid.device, non_blocking=True)  # a blocking copy would synchronise
 
-    total = random(1).repeat(len(valid))
+    hashes = random(1).repeat(len(valid))
     for part in parts:
-        factors = random(part.shape[1] * (2 if part.dtype == torch.double else 1)) | 1
+        is_double = part.dtype == torch.double
+        words = part.shape[1]
+        if is_double:
+            words *= 2
+        factors = random(words) | 1
         for rows in row_blocks(*part.shape):
-            block = part[rows] if part.dtype == torch.double else part[rows].float()
-            total[rows] += (block.contiguous().view(torch.int) * factors).sum(1)
-    return torch.where(valid, total.clamp_max(LAST - 1), LAST)
+            block = part[rows]
+            if not is_double:
+                block = block.float()
+            products = block.contiguous().view(torch.int) * factors
+            hashes[rows] += products.sum(1)
+    return torch.where(valid, hashes.clamp_max(LAST - 1), LAST)
 
 
 def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
@@ -69,12 +76,13 @@ def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: 
     size = min(len(hashes), len(new))
     largest, slots = hashes.topk(size)
     smallest, chosen = new.topk(size, largest=False)
-    enters = (smallest < largest)[:, None]
+    enters = smallest < largest
     hashes[slots] = smallest.minimum(largest)
-    for output, part in zip(sample.unbind(1), parts):
-        for rows in row_blocks(size, output.shape[1]):
-            entering = part[chosen[rows]].to(output.dtype)
-            output[slots[rows]] = entering.where(enters[rows], output[slots[rows]])
+    for kept, part in zip(sample.unbind(1), parts):
+        for block in row_blocks(size, part.shape[1]):
+            slot = slots[block]
+            entering = part[chosen[block]].to(kept.dtype)
+            kept[slot] = entering.where(enters[block, None], kept[slot])
 
 
 def union_candidates(sample: Tensor, hashes: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +90,10 @@ def union_candidates(sample: Tensor, hashes: Tensor) -> tuple[Tensor, Tensor]:
 
     The rows are float64 if any process has float64 rows.
     """
-    double = torch.cat(gather(hashes.new_tensor([sample.dtype == torch.double]))).any()
+    is_double = hashes.new_tensor([sample.dtype == torch.double])
     limit = torch.cat(gather(hashes)).sort().values[len(hashes) - 1]
     is_candidate = (hashes <= limit) & (hashes < LAST)
-    return sample[is_candidate].double() if double else sample[is_candidate], hashes[is_candidate]
+    candidates = sample[is_candidate]
+    if torch.cat(gather(is_double)).any():
+        candidates = candidates.double()
+    return candidates, hashes[is_candidate]

@@ -66,8 +66,8 @@ def batch(draw: random.Random, largest: int = 40, dtype: torch.dtype | None = No
     power = draw.choice([0, 0, 0, -reach, reach, draw.uniform(-reach, reach)])
     x = x / x.abs().max().clamp_min(1e-30) * 10.0**power
     if draw.random() < 0.05:
-        smallest = torch.finfo(dtype).tiny * draw.choice([1, 1e-3])
-        x = x / x.abs().max().clamp_min(1e-300) * smallest
+        tiny = max(torch.finfo(dtype).tiny, 1e-38) * draw.choice([1, 1e-3])
+        x = x / x.abs().max().clamp_min(1e-300) * tiny
     x = x.to(dtype)
 
     # NaN and infinity.
