@@ -15,6 +15,15 @@ from rdm_solo.ground.values import check_number
 from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.spectra.ranks import check_shapes, effective_rank, symmetric
 
+# How a gain moves along descending eigenvalues, and its kind.
+_KINDS = {
+    "": "none",
+    "-": "low-pass",
+    "+": "high-pass",
+    "+-": "band-pass",
+    "-+": "band-stop",
+}
+
 
 def linear_setting(
     W_f: Tensor, noise: float, weight_decay: float = 0.0
@@ -37,8 +46,8 @@ def linear_setting(
     >>> W.diagonal()
     tensor([0.4000, 0.2500], dtype=torch.float64)
     """
-    check_number("noise", noise, minimum=0)
-    C_plus = W_f.double() @ W_f.double().mT
+    W_f = W_f.double()
+    C_plus = W_f @ W_f.mT
     C_z = (1 + noise**2) * C_plus
     W = optimal_predictor(C_z, C_plus, weight_decay)
     return C_z, C_plus, W, W @ C_z @ W.mT
@@ -57,11 +66,11 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
             [0.0000, 0.0000]], dtype=torch.float64)
     """
     check_shapes(2, C_z=C_z, C_plus=C_plus)
-    check_number("weight_decay", weight_decay, minimum=0)
-    C_z = symmetric(C_z, "C_z of optimal_predictor")
-    C_z = C_z + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
-    W: Tensor = C_plus.double() @ torch.linalg.pinv(C_z, hermitian=True)
-    return W
+    check_number("weight_decay", weight_decay, 0)
+    C_z = symmetric(C_z, "optimal_predictor")
+    C_z.diagonal().add_(weight_decay)
+    inverse: Tensor = torch.linalg.pinv(C_z, hermitian=True)
+    return C_plus.double() @ inverse
 
 
 def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
@@ -79,11 +88,12 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
             [0.0000, 0.5000]], dtype=torch.float64)
     """
     check_shapes(2, C_p=C_p, C_z=C_z)
-    C_p, C_z = symmetric(C_p, "equivalent_filter"), symmetric(C_z, "equivalent_filter")
-    root_p, root_z = _square_root(C_p), _square_root(C_z)
-    W: Tensor = root_p @ torch.linalg.pinv(root_z, hermitian=True, rtol=1e-7)
-    residual = torch.linalg.matrix_norm(W @ C_z @ W.mT - C_p)
-    if residual > 1e-6 * torch.linalg.matrix_norm(C_p):
+    C_p = symmetric(C_p, "equivalent_filter")
+    C_z = symmetric(C_z, "equivalent_filter")
+    inverse: Tensor = torch.linalg.pinv(_square_root(C_z), hermitian=True, rtol=1e-7)
+    W = _square_root(C_p) @ inverse
+    residual = W @ C_z @ W.mT - C_p
+    if residual.norm() > 1e-6 * C_p.norm():
         raise UserError(
             "no filter turns C_z into C_p: the online outputs span directions in which the "
             "target outputs are zero."
@@ -113,10 +123,13 @@ def positive_correlation(z: Tensor) -> Tensor:
     >>> positive_correlation(torch.tensor([[[1.0], [3.0]]]))
     tensor([[3.]], dtype=torch.float64)
     """
-    y = _views(z, 2)
-    n, m, _ = y.shape
-    total, rows = y.sum(dim=1), y.flatten(0, 1)
-    return (total.mT @ total - rows.mT @ rows) / (n * m * (m - 1))
+    z = _views(z, 2)
+    n, m, _ = z.shape
+    total = z.sum(dim=1)
+    rows = z.flatten(0, 1)
+    all_pairs = total.mT @ total
+    equal_pairs = rows.mT @ rows
+    return (all_pairs - equal_pairs) / (n * m * (m - 1))
 
 
 def conditional_covariance(z: Tensor) -> Tensor:
@@ -128,9 +141,10 @@ def conditional_covariance(z: Tensor) -> Tensor:
     >>> conditional_covariance(torch.tensor([[[1.0], [3.0]]]))
     tensor([[1.]], dtype=torch.float64)
     """
-    y = _views(z, 1)
-    rest = (y - y.mean(dim=1, keepdim=True)).flatten(0, 1)
-    return rest.mT @ rest / len(rest)
+    z = _views(z, 1)
+    deviations = z - z.mean(dim=1, keepdim=True)
+    rows = deviations.flatten(0, 1)
+    return rows.mT @ rows / len(rows)
 
 
 def filtered_eigenvalues(lam: Tensor, gain: Tensor) -> Tensor:
@@ -163,15 +177,21 @@ def kind(curve: Tensor, tolerance: float = 1e-6) -> str:
     """
     values = [value for value in curve.tolist() if math.isfinite(value)]
     least = tolerance * max(map(abs, values), default=0.0)
-    turns, low, high = "", math.inf, -math.inf  # low and high since the last turn
+    turns = ""
+    low, high = math.inf, -math.inf  # since the last move
     for value in values:
-        low, high = min(low, value), max(high, value)
-        moves = "+" if value - low > least else "-" if high - value > least else ""
-        if moves:
-            turns += "" if turns.endswith(moves) else moves
-            low = high = value
-    names = {"": "none", "-": "low-pass", "+": "high-pass", "+-": "band-pass", "-+": "band-stop"}
-    return names.get(turns, "multi-band")
+        low = min(low, value)
+        high = max(high, value)
+        if value - low > least:
+            move = "+"
+        elif high - value > least:
+            move = "-"
+        else:
+            continue
+        low = high = value
+        if not turns.endswith(move):
+            turns += move
+    return _KINDS.get(turns, "multi-band")
 
 
 def rank_difference(lam_p: Tensor, lam_z: Tensor) -> Tensor:
@@ -220,9 +240,10 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     """
     check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
     check_number("alpha", alpha, above=0)
+    lam_p, lam_z = lam_p.double(), lam_z.double()
     gain = filter_curve(lam_p, lam_z).nan_to_num(0.0)
     cross = 2 * alpha * (1 - alpha) * gain * lam_plus.double()
-    return (1 - alpha) ** 2 * lam_p.double() + alpha**2 * lam_z.double() + cross
+    return (1 - alpha) ** 2 * lam_p + alpha**2 * lam_z + cross
 
 
 def _views(z: Tensor, least: int) -> Tensor:
