@@ -18,19 +18,20 @@ def features(views: int) -> torch.Tensor:
 def measure(*steps: torch.Tensor) -> dict[str, float]:
     metric = FeatureSpectra(20)
     for step in steps:
-        metric.update(list(step.unbind(1)))
+        metric.update(step.unbind(1))
     return metric.compute()
 
 
 @pytest.mark.parametrize("views", [1, 2, 3])
 def test_sums_over_steps_equal_the_measures_of_all_rows(views):
     x = features(views)
-    steps, rows = x.split(32), x.flatten(0, 1)
+    steps = x.split(32)
+    rows = x.flatten(0, 1)
     C = spectra.correlation(rows)
     covariance = torch.cov(rows.mT, correction=0)
     lam = torch.linalg.eigvalsh(covariance).flip(0)
     alpha, r2 = spectra.alpha_req(lam)
-    means = sum(step.flatten(0, 1).mean(0).square().sum() * len(step) * views for step in steps)
+    variances = [step.flatten(0, 1).var(0, correction=0).sum() for step in steps]
     expected = {
         "erank/features": spectra.effective_rank(C),
         "erank/features_centred": spectra.effective_rank(lam),
@@ -38,25 +39,28 @@ def test_sums_over_steps_equal_the_measures_of_all_rows(views):
         "stable_rank/features": spectra.stable_rank(C),
         "alpha_req/features": alpha,
         "alpha_req_r2/features": r2,
-        "spread/features": 1 - means / rows.square().sum(),
+        "spread/features": sum(variances) / len(steps) / C.trace(),
     }
     if views > 1:
         expected["lidar/features"] = spectra.lidar(x)
-    measured = measure(*steps)
-    assert measured == pytest.approx({name: float(x) for name, x in expected.items()}, rel=1e-9)
+    expected = {name: float(value) for name, value in expected.items()}
+    assert measure(*steps) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_sample_with_a_broken_view_is_left_out():
+def test_a_sample_with_a_broken_view_is_excluded():
     x = features(2)
     x[7, 1, 3] = torch.nan
-    assert measure(x) == pytest.approx(measure(x[torch.arange(96) != 7]), rel=1e-12)
+    others = x[torch.arange(96) != 7]
+    assert measure(x) == pytest.approx(measure(others), rel=1e-12)
     assert measure(torch.full((4, 2, 20), torch.inf)) == {}
 
 
-def work(rank: int, size: int) -> dict[str, float]:
-    return measure(*(step.tensor_split(size)[rank] for step in features(2).split(33)))
+def measure_part(rank: int, size: int) -> dict[str, float]:
+    steps = features(2).split(33)
+    return measure(*[step.tensor_split(size)[rank] for step in steps])
 
 
 def test_two_processes_measure_what_one_does(worlds):
-    for measured in worlds(2).run(work):
-        assert measured == pytest.approx(work(0, 1), rel=1e-9)
+    expected = measure_part(0, 1)
+    for scalars in worlds(2).run(measure_part):
+        assert scalars == pytest.approx(expected, rel=1e-9)
