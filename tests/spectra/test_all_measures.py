@@ -1,4 +1,4 @@
-"""Every measure as BranchSpectra reads it in one pass, against the functions on all rows."""
+"""Every measure as BranchSpectra computes it in one pass, against the functions on all rows."""
 
 import math
 
@@ -23,114 +23,113 @@ from rdm_solo.spectra import (
     uniformity,
 )
 
-ROUTES = {"matrices": {}, "all rows": {"max_dim": 4, "sample": 1000}}
+ALL_ROWS = {"max_dim": 4, "sample": 1000}
 
 
-def two_views(n: int = 200, k: int = 24, seed: int = 0) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    scale = torch.arange(1, k + 1) ** -0.5
-    means = torch.randn(n, k, generator=draw) * scale + 0.2
-    return tuple(means + 0.2 * torch.randn(n, k, generator=draw) * scale for _ in "ab")
+def two_views() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    scale = torch.arange(1, 25) ** -0.5
+    means = torch.randn(200, 24, generator=draw) * scale + 0.2
+    a = means + 0.2 * torch.randn(200, 24, generator=draw) * scale
+    b = means + 0.2 * torch.randn(200, 24, generator=draw) * scale
+    return a, b
 
 
-def measured(normalize_rows: bool = True, **options: int) -> BranchSpectra:
-    """200 samples in uneven batches, each of two views; the online branch is another function."""
+def measure(**options: int) -> BranchSpectra:
+    """Return a metric of uneven batches with two views of each sample."""
     a, b = two_views()
-    metric = BranchSpectra(24, normalize=normalize_rows, **options)
+    metric = BranchSpectra(24, **options)
     for rows in torch.arange(200).split(33):
-        target, positive = torch.cat([a[rows], b[rows]]), torch.cat([b[rows], a[rows]])
+        target = torch.cat([a[rows], b[rows]])
+        positive = torch.cat([b[rows], a[rows]])
         metric.update(target.square(), target, positive)
     return metric
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("unit", [True, False], ids=["length 1", "as they come"])
-def test_one_pass_gives_what_the_functions_give_on_all_rows(route, unit):
-    spectra = measured(unit, **ROUTES[route]).compute()
+@pytest.mark.parametrize("options", [{}, ALL_ROWS], ids=["matrices", "all rows"])
+@pytest.mark.parametrize("unit", [True, False], ids=["length 1", "as they are"])
+def test_one_pass_gives_what_the_functions_give_on_all_rows(options, unit):
+    spectra = measure(normalize=unit, **options).compute()
     a, b = two_views()
-    z = torch.cat([a, b])
-    x, y = (normalize(v.double(), dim=1) for v in (z, torch.cat([b, a])))
-    z_compared = x if unit else z.double()
-    p = z.square().double()
-    p = normalize(p, dim=1) if unit else p
-    mean = z_compared.mean(0)
-    covariance = torch.linalg.eigvalsh(correlation(z_compared - mean)).flip(0)
+    rows = torch.cat([a, b])
+    unit_z = normalize(rows.double(), dim=1)
+    unit_z_plus = normalize(torch.cat([b, a]).double(), dim=1)
+    z = rows.double()
+    p = rows.square().double()
+    if unit:
+        z = unit_z
+        p = normalize(p, dim=1)
+    views = torch.stack(z.chunk(2), 1)
+    if spectra.sampled:  # each sample counts twice
+        views = torch.cat([views, views.flip(1)])
+    covariance = torch.linalg.eigvalsh(correlation(z - z.mean(0))).flip(0)
     alpha, r2 = alpha_req(covariance)
-    want = {
-        "rankme/online": rankme(correlation(p)),
-        "rankme/target": rankme(correlation(z_compared)),
-        "stable_rank/target": stable_rank(correlation(z_compared)),
+    expected = {
+        "stable_rank/target": stable_rank(correlation(z)),
         "stable_rank/online": stable_rank(correlation(p)),
-        "participation_ratio/target": participation_ratio(correlation(z_compared)),
+        "participation_ratio/target": participation_ratio(correlation(z)),
         "nesum/target": nesum(covariance),
         "alpha_req/target": alpha,
         "alpha_req_r2/target": r2,
-        "lidar/target": lidar(torch.stack(z_compared.chunk(2), 1)),
-        "positive_distance/target": positive_distance(x, y),
-        "uniformity/target": uniformity(x),
-        "epps_pulley/projection": epps_pulley(z),
-        "mean_share/target": mean_share(z_compared),
+        "lidar/target": lidar(views),
+        "positive_distance/target": positive_distance(unit_z, unit_z_plus),
+        "epps_pulley/projection": epps_pulley(rows),
+        "mean_share/target": mean_share(z),
     }
-    if route == "all rows":  # each sample twice, so n counts double
-        views = torch.stack([z_compared, torch.cat(z_compared.chunk(2)[::-1])], 1)
-        want["lidar/target"] = lidar(views)
-    want = {n: x for n, x in want.items() if not (spectra.sampled and "rankme" in n)}
-    for name, value in want.items():
-        # Uniformity of float32 rows has their precision.
-        rel = 1e-6 if name == "uniformity/target" else 1e-9
-        assert spectra.scalars[name] == pytest.approx(float(value), rel=rel), name
+    if not spectra.sampled:
+        expected["rankme/online"] = rankme(correlation(p))
+        expected["rankme/target"] = rankme(correlation(z))
+    expected = {name: float(value) for name, value in expected.items()}
+    actual = {name: spectra.scalars[name] for name in expected}
+    assert actual == pytest.approx(expected, rel=1e-9)
+    # Uniformity of float32 rows has their precision.
+    assert spectra.scalars["uniformity/target"] == pytest.approx(float(uniformity(unit_z)), 1e-6)
     torch.testing.assert_close(
         spectra.lam_covariance, covariance, rtol=1e-9, atol=1e-12 * float(covariance[0])
     )
 
 
+def lidar_of(metric: BranchSpectra, online: Tensor, target: Tensor, positive: Tensor):
+    metric.update(online, target, positive)
+    return metric.compute().scalars.get("lidar/target")
+
+
 def test_lidar_needs_both_views_of_each_sample_among_the_rows():
-    """Positives that are no rows themselves leave the second view's moments unknown."""
+    """Positives that are not rows themselves leave the second view's moments unknown."""
     a, b = two_views()
-    metric = BranchSpectra(24)
-    metric.update(a, a, b)
-    assert "lidar/target" not in metric.compute().scalars
-    metric.reset()
-    three = torch.cat([a, b, a + b])
-    metric.update(three, three, three.roll(200, 0))
-    found = metric.compute().scalars
-    assert "lidar/target" not in found
-    assert "positive_distance/target" in found
+    assert lidar_of(BranchSpectra(24), a, a, b) is None
+    three_views = torch.cat([a, b, a + b])
+    assert lidar_of(BranchSpectra(24), three_views, three_views, three_views.roll(200, 0)) is None
 
 
-def test_lidar_leaves_out_an_epoch_in_which_a_sample_lost_one_view():
-    """NaN in the online output alone drops that row, but not the other view's."""
+def test_lidar_is_absent_if_a_sample_lost_one_view():
+    """NaN in the online output excludes that row, but not the other view's."""
     a, b = two_views()
     target, positive = torch.cat([a, b]), torch.cat([b, a])
     online = target.clone()
     online[3] = math.nan
-    metric = BranchSpectra(24)
-    metric.update(online, target, positive)
-    assert int(metric.broken) == 1
-    assert "lidar/target" not in metric.compute().scalars
-    metric.reset()
-    online[3 + len(a)] = math.nan  # the other view
-    metric.update(online, target, positive)
-    kept = torch.arange(len(a)) != 3
-    clean = BranchSpectra(24)
-    clean.update(*[torch.cat([a[kept], b[kept]])] * 2, torch.cat([b[kept], a[kept]]))
-    measured_lidar, expected = (m.compute().scalars["lidar/target"] for m in (metric, clean))
-    assert measured_lidar == pytest.approx(expected, rel=1e-9)
+    assert lidar_of(BranchSpectra(24), online, target, positive) is None
+    online[203] = math.nan  # the other view
+    rows = torch.arange(400) % 200 != 3
+    expected = lidar_of(BranchSpectra(24), target[rows], target[rows], positive[rows])
+    actual = lidar_of(BranchSpectra(24), online, target, positive)
+    assert actual == pytest.approx(expected, rel=1e-9)
 
 
 def test_uniformity_compares_the_pairs_of_a_few_rows(monkeypatch):
     monkeypatch.setattr(branch_spectra, "PAIRED_ROWS", 100)
-    sampled, every = measured(), measured(**ROUTES["all rows"])
-    value, whole = (m.compute().scalars["uniformity/target"] for m in (sampled, every))
-    assert value != whole
-    assert value == pytest.approx(whole, rel=0.1)
+    few = measure().compute().scalars["uniformity/target"]
+    every = measure(**ALL_ROWS).compute().scalars["uniformity/target"]
+    assert few != every
+    assert few == pytest.approx(every, rel=0.1)
 
 
-def test_uniformity_weighs_targets_that_many_rows_share():
-    """10,240 images in 64 equal clusters, whose one-hot targets are the rows."""
+def test_uniformity_weights_targets_that_many_rows_share():
+    """10,240 images in 64 equal clusters have one-hot targets."""
     target = torch.eye(64).repeat(160, 1)
+    online = torch.rand(10_240, 64, generator=torch.Generator().manual_seed(0))
     metric = BranchSpectra(64, normalize=False)
-    metric.update(torch.rand(10_240, 64, generator=torch.Generator().manual_seed(0)), target)
+    metric.update(online, target)
     # Two rows are equal with probability 159 / 10239; otherwise their squared distance is 2.
     equal = 159 / 10_239
     expected = math.log(equal + (1 - equal) * math.exp(-4))
@@ -138,13 +137,13 @@ def test_uniformity_weighs_targets_that_many_rows_share():
     assert metric.compute().scalars["uniformity/target"] == pytest.approx(expected, abs=0.02)
 
 
-def test_too_few_rows_for_the_dimensions_are_named():
+def test_a_warning_names_too_few_rows_for_the_dimensions():
     metric = BranchSpectra(24)
     x = torch.randn(24, 24)
     metric.update(x, x)
-    assert "only N=24 rows for k=24 dimensions" in metric.compute().warning
+    assert "N=24 rows" in metric.compute().warning
     metric.update(x + 1, x + 1)
     assert metric.compute().warning is None
-    sampled = measured(max_dim=4, sample=8).compute()
+    sampled = measure(max_dim=4, sample=8).compute()
     assert "N=8 sampled rows" in sampled.warning
     assert sampled.rows == 8
