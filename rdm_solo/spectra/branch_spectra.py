@@ -10,7 +10,6 @@ from torchmetrics.utilities import dim_zero_cat
 
 from rdm_solo.ground.distributed import world_size
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_integer
 from rdm_solo.spectra import rows as measures
 from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices
@@ -79,10 +78,6 @@ class BranchSpectra(SumMetric):
         steps: bool = False,
     ) -> None:
         super().__init__()
-        check_integer("dim", dim, 1)
-        check_integer("m", m, 1)
-        check_integer("max_dim", max_dim, 1)
-        check_integer("sample", sample, 1)
         self.dim = dim
         self.normalize = normalize
         self.m = m

@@ -6,13 +6,7 @@ Equations are those of Zhuo et al., ICLR 2023.
 import torch
 from torch import Tensor
 
-from rdm_solo.ground.errors import UserError
-from rdm_solo.spectra.ranks import (
-    check_shapes,
-    descending_eigenvectors,
-    noise_floor,
-    symmetric,
-)
+from rdm_solo.spectra.ranks import descending_eigenvectors, noise_floor, symmetric
 
 
 def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
@@ -26,7 +20,6 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     >>> filter_curve(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]))
     tensor([2., 1.], dtype=torch.float64)
     """
-    check_shapes(1, lam_p=lam_p, lam_z=lam_z)
     lam_p = lam_p.double().clamp_min(0)
     lam_z = _nan_if_noise(lam_z.double().clamp_min(0))
     # Take roots first, because the ratio of two eigenvalues may be out of float64's range.
@@ -50,7 +43,6 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
     >>> ideal_filter(torch.tensor([3.0, 0.5]), torch.tensor([4.0, 2.0]))
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    check_shapes(1, lam_plus=lam_plus, lam_z=lam_z)
     lam_plus = lam_plus.double().clamp_min(0)
     return lam_plus / (_nan_if_noise(lam_z.double()) + weight_decay)
 
@@ -63,8 +55,10 @@ def leading(lam: Tensor) -> int:
     """
     lam = lam.double().clamp_min(0)
     # The tolerance makes the count independent of the rounding of the sum.
-    missing = lam.cumsum(0) < (0.9999 - 1e-9) * lam.sum()
-    return min(int(missing.sum()) + 1, len(lam))
+    share = 0.9999 - 1e-9
+    is_too_few = lam.cumsum(0) < share * lam.sum()
+    count = int(is_too_few.sum()) + 1
+    return min(count, len(lam))
 
 
 def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = False) -> Tensor:
@@ -80,15 +74,13 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     >>> alignment(C @ C, C)
     tensor(1., dtype=torch.float64)
     """
-    check_shapes(2, C_p=C_p, C_z=C_z)
-    if not bool(C_p.isfinite().all() & C_z.isfinite().all()):
+    is_finite = C_p.isfinite().all() & C_z.isfinite().all()
+    if not bool(is_finite):
         return C_z.new_tensor(torch.nan, dtype=torch.float64)
     C_p, C_z = symmetric(C_p, "alignment"), symmetric(C_z, "alignment")
     lam, u = descending_eigenvectors(C_z)
     if m is None:
         m = leading(lam)
-    if not 1 <= m <= len(lam):
-        raise UserError(f"m must lie between 1 and k={len(lam)}, got {m}.")
     energy, norm = energy_and_norm(C_p, u)
     return weighted_cosine(energy, norm, lam, m, weighted)
 
@@ -124,7 +116,7 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     ranks = []
     for vector in (a.double(), b.double()):
         if len(vector) < 2 or vector.max() - vector.min() <= 1e-6 * vector.abs().max():
-            return torch.zeros((), dtype=torch.float64, device=a.device)
+            return vector.new_zeros(())
         _, inverse, counts = torch.unique(vector, return_inverse=True, return_counts=True)
         last_ranks = counts.cumsum(0).double()
         mean_ranks = last_ranks - (counts - 1) / 2

@@ -20,7 +20,8 @@ def from_rows(
     gram_z, gram_p = z @ z.mT, p @ p.mT
     lam_z, w = descending_eigenvectors(gram_z / n)
     is_signal = lam_z > noise_floor(lam_z)
-    w = w * torch.where(is_signal, (n * lam_z).rsqrt(), 0.0)  # Z^T w: eigenvectors, 0 for noise
+    # Z^T w are the eigenvectors, and zero for noise.
+    w = w * torch.where(is_signal, (n * lam_z).rsqrt(), 0.0)
 
     lam_p = descending(gram_p / n)
     if torch.equal(y, z):

@@ -53,6 +53,7 @@ def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
     tensor([16.,  1.], dtype=torch.float64)
     """
     lam, v = torch.linalg.eigh(symmetric(C_h, "low_rank_spectrum"))
-    root = lam.clamp_min(0).sqrt()[:, None] * v.mT
-    image = W.double() @ root.mT
-    return descending(image.mT @ image)[: min(W.shape)]
+    R = lam.clamp_min(0).sqrt()[:, None] * v.mT
+    image = W.double() @ R.mT
+    eigenvalues = descending(image.mT @ image)
+    return eigenvalues[: min(W.shape)]

@@ -26,8 +26,6 @@ def correlation(x: Tensor) -> Tensor:
     tensor([[0.5000, 0.0000],
             [0.0000, 0.5000]], dtype=torch.float64)
     """
-    if x.ndim != 2 or not len(x):
-        raise UserError(f"correlation takes a non-empty batch (N, k), got {tuple(x.shape)}.")
     y = x.detach().double()
     return y.mT @ y / len(y)
 
@@ -36,7 +34,7 @@ def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
     """Return non-negative eigenvalues ``(k,)`` of a spectrum or matrix; NaN if it is not finite."""
     shape = tuple(lam_or_C.shape)
     is_matrix = len(shape) == 2 and shape[0] == shape[1]
-    if 0 in shape or not (is_matrix or len(shape) == 1):
+    if len(shape) != 1 and not is_matrix:
         raise UserError(f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {shape}.")
     if not bool(lam_or_C.isfinite().all()):
         return lam_or_C.new_full(shape[:1], torch.nan, dtype=torch.float64)
@@ -44,15 +42,6 @@ def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
     if is_matrix:
         lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name))
     return lam.clamp_min(0)
-
-
-def check_shapes(dimensions: int, **tensors: Tensor) -> None:
-    """Check that all are spectra (one dimension) or square matrices (two) of the same shape."""
-    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
-    shape, *others = set(shapes.values())
-    if others or len(shape) != dimensions or len(set(shape)) > 1 or 0 in shape:
-        what = {1: "spectra (k,)", 2: "square matrices"}[dimensions]
-        raise UserError(f"expected {what} of the same shape, got {shapes}.")
 
 
 def descending(C: Tensor) -> Tensor:
@@ -88,7 +77,8 @@ def symmetric(C: Tensor, name: str) -> Tensor:
 
 def noise_floor(lam: Tensor) -> Tensor:
     """Return the rounding error of a float64 matrix's eigenvalues, ``k eps`` times the largest."""
-    floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
+    eps = torch.finfo(torch.float64).eps
+    floor: Tensor = lam.max() * len(lam) * eps
     return floor
 
 
@@ -143,7 +133,6 @@ def rankme(lam_or_C: Tensor, eps: float = 1e-7, rows: int | None = None) -> Tens
     is_noise = lam <= noise_floor(lam)
     sigma = lam.masked_fill(is_noise, 0.0).sqrt()
     if rows is not None:
-        check_integer("rows", rows, 1)
         sigma = sigma.sort(descending=True).values[:rows]
     return exponential_entropy(sigma, eps)
 
@@ -212,7 +201,8 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     check_integer("first", first, 1)
     lam = _of_covariance(lam, "alpha_req")
     # Noise is excluded; the sum is NaN, and no eigenvalue remains, where lam is NaN.
-    end = min(last, int((lam > ROUNDING * lam.sum()).sum()))
+    is_signal = lam > ROUNDING * lam.sum()
+    end = min(last, int(is_signal.sum()))
     if end - first + 1 < 3:  # two points always lie on a line
         return lam.new_tensor(torch.nan), lam.new_tensor(torch.nan)
     i = torch.arange(first, end + 1, dtype=torch.float64, device=lam.device)
@@ -234,8 +224,8 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
 
 
 def _of_covariance(lam: Tensor, name: str) -> Tensor:
-    check_shapes(1, lam=lam)
     lam = eigenvalues(lam, name)
-    if bool((lam.diff() > 1e-9 * lam.max()).any()):
+    rises = lam.diff() > 1e-9 * lam.max()
+    if bool(rises.any()):
         raise UserError(f"{name} takes eigenvalues in descending order, got another order.")
     return lam

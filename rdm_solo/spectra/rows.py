@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rdm_solo.ground.devices import product_dtype
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_integer
 from rdm_solo.spectra.ranks import descending, exponential_entropy, noise_floor
 
 # Number of rows whose distances to all others are computed at a time.
@@ -38,12 +37,10 @@ def mean_share(x: Tensor) -> Tensor:
     >>> float(mean_share(torch.tensor([[1.0, 0.0], [0.0, 1.0]])))
     0.5
     """
-    if x.ndim != 2 or not x.numel():
-        raise UserError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach().double()
     moment = x.square().sum(1).mean()
-    mean_moment = x.mean(0).square().sum()
-    share = 1 - spread(moment, mean_moment)
+    mean = x.mean(0)
+    share = 1 - spread(moment, mean.square().sum())
     return torch.where(moment.isfinite(), share, math.nan)
 
 
@@ -65,8 +62,6 @@ def positive_distance(x: Tensor, y: Tensor) -> Tensor:
     >>> float(positive_distance(x, x.flip(0)))
     2.0
     """
-    if x.shape != y.shape:
-        raise UserError(f"rows and positives differ in shape: {tuple(x.shape)}, {tuple(y.shape)}.")
     _check_unit(x)
     _check_unit(y)
     differences = x.detach().double() - y.detach().double()
@@ -94,10 +89,11 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     sums = []
     for start in range(0, len(x), BLOCK):
         rows = x[start : start + BLOCK]
+        others = x[start:]
         lengths = squares[start : start + BLOCK, None] + squares[start:]
         with torch.autocast(x.device.type, enabled=False):
-            distances = torch.addmm(lengths, rows, x[start:].mT, alpha=-2).clamp_min_(0)
-        exponents = -t * distances
+            distances = torch.addmm(lengths, rows, others.mT, alpha=-2)
+        exponents = -t * distances.clamp_min_(0)
         # Count each pair once: within the block and with the rows after it.
         is_pair = torch.ones_like(exponents, dtype=torch.bool).triu_(1)
         exponents.masked_fill_(~is_pair, -math.inf)
@@ -129,9 +125,6 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     >>> bool(epps_pulley(x) < 1.5), bool(epps_pulley(3 * x) > 30)
     (True, True)
     """
-    check_integer("slices", slices, 1)
-    if x.ndim != 2 or 0 in x.shape:
-        raise UserError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach()
     axes = directions(x.shape[1], slices, seed).to(x.device)
     valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
@@ -155,7 +148,8 @@ def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:
     valid = valid[:, None]
     projections = x.where(valid, 0.0).double() @ axes
     angle = projections * (END / (POINTS - 1))
-    first = torch.polar(valid.to(angle).expand_as(angle).contiguous(), angle)
+    length = valid.to(angle).expand_as(angle)
+    first = torch.polar(length.contiguous(), angle)
     # The points are equally spaced, so each wave is a power of the first.
     wave = first
     sums = []
@@ -175,7 +169,8 @@ def epps_pulley_statistic(waves: Tensor, count: Tensor) -> Tensor:
     weights[-1] /= 2
     real, imaginary = (waves / count.clamp_min(1)).chunk(2)
     error = (real - normal[:, None]).square() + imaginary.square()
-    return count * (weights[:, None] * error).sum(0).mean()
+    integrals = (weights[:, None] * error).sum(0)
+    return count * integrals.mean()
 
 
 def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
@@ -193,17 +188,12 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
     of length 1, so the default is too large for k above a thousand. If the eigenvalues sum to less
     than :math:`k\epsilon`, the result is 0, while the definition gives about k.
 
-    Shapes: ``(n, q, k) -> ()``, q views of each of n samples.
+    Shapes: ``(n, q, k) -> ()``, q > 1 views of each of n > 1 samples.
 
     >>> views = torch.tensor([[[1.0, 0.0]] * 2, [[0.0, 1.0]] * 2, [[-1.0, -1.0]] * 2])
     >>> round(float(lidar(views)), 4)
     1.7548
     """
-    if views.ndim != 3 or len(views) < 2 or views.shape[1] < 2 or not views.shape[2]:
-        raise UserError(
-            "lidar takes views of shape (n, q, k) with n > 1 samples and q > 1 views of each, got "
-            f"{tuple(views.shape)}."
-        )
     views = views.detach().double()
     if not bool(views.isfinite().all()):
         return views.new_tensor(torch.nan)
@@ -234,14 +224,16 @@ def pair_scatter(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple
     :math:`\Sigma_b = \frac{n}{n-1}\left(\frac{C_z + C_+}{2} - \mu\mu^T\right)`.
     """
     S_w = C_z - C_plus
-    S_b = ((C_z + C_plus) / 2 - mean.outer(mean)) * (pairs / (pairs - 1))
+    C_means = (C_z + C_plus) / 2
+    S_b = (C_means - mean.outer(mean)) * (pairs / (pairs - 1))
     return S_w, S_b
 
 
 def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float = DELTA) -> Tensor:
     r"""Return the eigenvalues of :math:`(S_w + \delta I)^{-1/2} S_b (S_w + \delta I)^{-1/2}`."""
     S_b = S_b.to(S_w)
-    S_w = S_w + delta * torch.eye(len(S_w)).to(S_w)
+    identity = torch.eye(len(S_w)).to(S_w)
+    S_w = S_w + delta * identity
     # Every square root of the inverse gives the same eigenvalues; Cholesky's is the cheapest.
     root, failed = torch.linalg.cholesky_ex(S_w)
     if not bool(failed):
@@ -249,13 +241,14 @@ def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float = DELTA) -> 
         return descending(torch.linalg.solve_triangular(root, half.mT, upper=False))
     # The rounding errors of large features exceed delta.
     lam, u = torch.linalg.eigh(S_w)
-    lam = lam.clamp_min(max(delta, float(noise_floor(lam))))
-    inverse_root = u * lam.rsqrt()
+    floor = noise_floor(lam).clamp_min(delta)
+    inverse_root = u * lam.clamp_min(floor).rsqrt()
     return descending(inverse_root.mT @ S_b @ inverse_root)
 
 
 def smoothed_rank(lam: Tensor, k: int, eps: float = EPSILON) -> Tensor:
     """Return LiDAR from k eigenvalues; missing eigenvalues count as zero."""
-    lam = torch.cat([lam, lam.new_zeros(k - len(lam))])
+    missing = lam.new_zeros(k - len(lam))
+    lam = torch.cat([lam, missing])
     rank = exponential_entropy(lam + eps)
     return torch.where(lam.sum() < k * eps, 0.0, rank)

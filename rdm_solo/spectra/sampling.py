@@ -21,7 +21,8 @@ BLOCK = 2**18
 def row_blocks(rows: int, width: int) -> Iterator[slice]:
     """Return slices that split the rows into blocks of about ``BLOCK`` elements."""
     step = max(1, BLOCK // width)
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
 
 
 def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
@@ -76,13 +77,11 @@ def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: 
     size = min(len(hashes), len(new))
     largest, slots = hashes.topk(size)
     smallest, chosen = new.topk(size, largest=False)
-    enters = smallest < largest
+    enters = (smallest < largest)[:, None]
     hashes[slots] = smallest.minimum(largest)
     for kept, part in zip(sample.unbind(1), parts):
-        for block in row_blocks(size, part.shape[1]):
-            slot = slots[block]
-            entering = part[chosen[block]].to(kept.dtype)
-            kept[slot] = entering.where(enters[block, None], kept[slot])
+        rows = part[chosen].to(kept.dtype)
+        kept[slots] = rows.where(enters, kept[slots])
 
 
 def union_candidates(sample: Tensor, hashes: Tensor) -> tuple[Tensor, Tensor]:

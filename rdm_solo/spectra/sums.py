@@ -50,7 +50,10 @@ def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
 
 def valid_rows(outputs: Sequence[Tensor], limit: float = LARGEST) -> Tensor:
     """Return which rows have only numbers below the limit in all outputs; NaN is not below it."""
-    is_below = [torch.linalg.vector_norm(x, math.inf, dim=1) < limit for x in outputs]
+    is_below = []
+    for x in outputs:
+        largest = torch.linalg.vector_norm(x, math.inf, dim=1)
+        is_below.append(largest < limit)
     return torch.stack(is_below).all(0)
 
 
@@ -58,8 +61,9 @@ def upper_gram(x: Tensor) -> Tensor:
     """Return ``x^T x`` with zeros in the blocks below the diagonal."""
     k = x.shape[1]
     gram = x.new_zeros(k, k)
-    for i in range(0, k, BLOCK):
-        gram[i : i + BLOCK, i:] = x[:, i : i + BLOCK].mT @ x[:, i:]
+    for start in range(0, k, BLOCK):
+        block = slice(start, start + BLOCK)
+        gram[block, start:] = x[:, block].mT @ x[:, start:]
     return gram
 
 

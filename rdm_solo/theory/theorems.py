@@ -13,7 +13,7 @@ from torch import Tensor
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_number
 from rdm_solo.spectra.comparison import filter_curve
-from rdm_solo.spectra.ranks import check_shapes, effective_rank, symmetric
+from rdm_solo.spectra.ranks import effective_rank, symmetric
 
 # How a gain moves along descending eigenvalues, and its kind.
 _KINDS = {
@@ -65,7 +65,6 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
     tensor([[0.5000, 0.0000],
             [0.0000, 0.0000]], dtype=torch.float64)
     """
-    check_shapes(2, C_z=C_z, C_plus=C_plus)
     check_number("weight_decay", weight_decay, 0)
     C_z = symmetric(C_z, "optimal_predictor")
     C_z.diagonal().add_(weight_decay)
@@ -87,7 +86,6 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
     tensor([[2.0000, 0.0000],
             [0.0000, 0.5000]], dtype=torch.float64)
     """
-    check_shapes(2, C_p=C_p, C_z=C_z)
     C_p = symmetric(C_p, "equivalent_filter")
     C_z = symmetric(C_z, "equivalent_filter")
     inverse: Tensor = torch.linalg.pinv(_square_root(C_z), hermitian=True, rtol=1e-7)
@@ -156,7 +154,6 @@ def filtered_eigenvalues(lam: Tensor, gain: Tensor) -> Tensor:
     >>> filtered_eigenvalues(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 0.5]))
     tensor([4.0000, 0.2500], dtype=torch.float64)
     """
-    check_shapes(1, lam=lam, gain=gain)
     return gain.double().square() * lam.double()
 
 
@@ -209,7 +206,6 @@ def rank_difference(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     >>> bool(rank_difference(lam_z**2, lam_z) > 0), float(rank_difference(5 * lam_z, lam_z))
     (True, 0.0)
     """
-    check_shapes(1, lam_p=lam_p, lam_z=lam_z)
     return effective_rank(lam_z) - effective_rank(lam_p)
 
 
@@ -238,7 +234,6 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     >>> updated_eigenvalues(lam, lam.sqrt(), lam.sqrt(), alpha=0.5)
     tensor([1.0000, 0.3643], dtype=torch.float64)
     """
-    check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
     check_number("alpha", alpha, above=0)
     lam_p, lam_z = lam_p.double(), lam_z.double()
     gain = filter_curve(lam_p, lam_z).nan_to_num(0.0)

@@ -124,8 +124,7 @@ def test_rankme_has_a_term_for_each_of_min_n_k_singular_values(n, k):
     ("measure", "x", "message"),
     [
         (nesum, torch.tensor([1.0, 2.0]), "descending"),
-        (alpha_req, torch.ones(3, 3), "spectra"),
-        (lidar, torch.ones(3, 4), "shape"),
+        (alpha_req, torch.eye(3) + torch.ones(3, 3), "descending"),
         (rankme, torch.ones(3, 4), "square"),
     ],
 )
