@@ -29,7 +29,8 @@ def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
         return sigma
     # Functions get copies, because they may change their argument.
     if g.elementwise:
-        return torch.where(kept, g(sigma.clone(), spectrum.n).detach(), 0.0)
+        gain = g(sigma.clone(), spectrum.n).detach()
+        return gain.where(kept, 0.0)
     gain = torch.zeros_like(sigma)
     signal = sigma[kept]
     if len(signal):
@@ -89,12 +90,14 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
         return _filter_by(spectrum, (left * gain) @ left.mT)
     # With U alone, the filtered rows are U g U^T X.
     mixture = (left[spectrum.local] * gain) @ left.mT
-    return (_without_negligible(mixture, spectrum) @ spectrum.rows).to(spectrum.dtype)
+    out = _without_negligible(mixture, spectrum) @ spectrum.rows
+    return out.to(spectrum.dtype)
 
 
 def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
     """Return this process's rows times a k x k matrix."""
-    return _without_negligible(batch.rows @ matrix, batch).to(batch.dtype)
+    out = _without_negligible(batch.rows @ matrix, batch)
+    return out.to(batch.dtype)
 
 
 def _from_factors(spectrum: Spectrum, gain: Tensor, u: Tensor, vh: Tensor) -> Tensor:

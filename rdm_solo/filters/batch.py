@@ -27,7 +27,10 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     eps = torch.finfo(dtype).eps
     if dtype in (torch.float16, torch.bfloat16):
         return eps / 2
-    return eps * (max(n, k) if dtype == torch.float64 else math.sqrt(max(n, k)))
+    size = max(n, k)
+    if dtype != torch.float64:
+        return eps * math.sqrt(size)
+    return eps * size
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
     broken_rows = is_broken.sum()
     if not _is_known_zero(broken_rows):
         # On a CPU the product takes half the time of masked_fill_.
-        rows.nan_to_num_(0.0, 0.0, 0.0).mul_((~is_broken[:, None]).to(rows))
+        is_whole = ~is_broken[:, None]
+        rows.nan_to_num_(0.0, 0.0, 0.0).mul_(is_whole.to(rows))
         # Products of a broken row are NaN or infinite; all other products are finite.
         # This changes the squares in both cases: they may be a view of the Gram matrix.
         products = squares if gram is None else gram
@@ -103,7 +107,8 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
         gram = sum_over_processes(rows.mT @ rows)
         total = gram.diagonal().sum()
 
-    row_cut = relative_cut(torch.float64 if by_svd else torch.float32, n, k)
+    digits = torch.float64 if by_svd else torch.float32
+    row_cut = relative_cut(digits, n, k)
     is_negligible = squares <= total * (row_cut**2 / n)
     negligible_rows = is_negligible.sum()
     if world_size() > 1 and not (dual or by_svd):

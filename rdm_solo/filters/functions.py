@@ -160,15 +160,15 @@ def get(name: str | Function, p: float | None = None, **parameters: Any) -> Boun
 each singular value, got shape () for 8 of them.
     """
     function = _lookup(name)
+    shown = label(name)
     accepted = _parameters(function)
     if "p" in accepted:
         if p is None:
-            raise UserError(f"the filter function {label(name)!r} needs an exponent p, got none.")
+            raise UserError(f"the filter function {shown!r} needs an exponent p, got none.")
         parameters["p"] = as_schedule(p)(0)
     elif p is not None:
         raise UserError(
-            f"the filter function {label(name)!r} takes no exponent, got p={p}; "
-            "omit p or choose 'pow'."
+            f"the filter function {shown!r} takes no exponent, got p={p}; omit p or choose 'pow'."
         )
     takes_rows = "rows" in accepted
     if accepted:
@@ -176,10 +176,10 @@ each singular value, got shape () for 8 of them.
         try:
             inspect.signature(function).bind(None, **parameters, **rows)
         except TypeError as error:
-            raise UserError(f"the filter function {label(name)!r}: {error}.") from error
+            raise UserError(f"the filter function {shown!r}: {error}.") from error
     if parameters:
         function = functools.partial(function, **parameters)
-    bound = BoundFunction(function, label(name), takes_rows)
+    bound = BoundFunction(function, shown, takes_rows)
     return replace(bound, elementwise=_is_elementwise(bound))
 
 

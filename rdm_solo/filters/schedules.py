@@ -30,9 +30,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_choice("schedule", self.kind, ("constant", "linear", "cosine"))
-        _check_exponent("start", self.start)
+        _check_exponent("the start of p's schedule", self.start)
         if self.kind != "constant":
-            _check_exponent("end", self.end)
+            _check_exponent("the end of p's schedule", self.end)
             check_integer(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
     def __call__(self, epoch: int) -> float:
@@ -63,10 +63,8 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     if isinstance(value, dict) and "schedule" in value:
         for key in value:
             check_choice("a key of p's schedule", key, ("schedule", "start", "end", "epochs"))
-        length = value.get("epochs")
-        if length is None:
-            length = epochs
         start: Any = value.get("start")  # checked by Schedule
+        length = value.get("epochs", epochs)
         return Schedule(value["schedule"], start, value.get("end"), length)
     example = "a schedule such as {schedule: linear, start: -0.1, end: -0.5}"
     return Schedule("constant", _check_exponent("p", value, example))

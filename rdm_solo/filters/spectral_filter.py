@@ -22,7 +22,7 @@ from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import rank
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_number
+from rdm_solo.ground.values import check_choice, check_number
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +84,9 @@ class SpectralFilter(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
-        if branch not in ("online", "target"):
-            raise UserError(f"branch must be 'online' or 'target', got {branch!r}.")
-        self.branch, self.function, self.values = branch, function, parameters
+        self.branch = check_choice("branch", branch, ("online", "target"))
+        self.function = function
+        self.values = parameters
         self.has_gradient = branch == "online"
         self.momentum = check_number("momentum", momentum, 0, 1)
         if momentum:
@@ -138,7 +138,7 @@ class SpectralFilter(nn.Module):
         differentiable = self.has_gradient and _has_derivative(x)
         # detach() also drops forward-mode tangents, which no_grad() keeps.
         with torch.no_grad():
-            spectrum = self._running(x.detach()) if self.momentum else decompose(x.detach())
+            spectrum = self._decompose(x.detach())
             gain = gains(spectrum, self._gain)
             self._count(spectrum, spectrum.directions, gain)
             gain = rescale(spectrum, gain)
@@ -148,14 +148,18 @@ class SpectralFilter(nn.Module):
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
         return result
 
-    def _running(self, x: Tensor) -> Spectrum:
-        """Update the running mean and return its spectrum, scaled to the batch's rows."""
+    def _decompose(self, x: Tensor) -> Spectrum:
+        """Return the batch's spectrum, or that of the running mean, scaled to the batch's rows."""
+        if not self.momentum:
+            return decompose(x)
         batch, gram = gather(x, running=True)
         assert gram is not None
-        whole = batch.n - batch.broken_rows
-        now = gram / whole.clamp_min(1)
-        previous = self.running.double() if self.running.numel() else now
-        self.running = previous.lerp(now, (1 - self.momentum) * (whole > 0).double())
+        rows = batch.n - batch.broken_rows
+        C = gram / rows.clamp_min(1)
+        if not self.running.numel():
+            self.running = C
+        weight = (1 - self.momentum) * (rows > 0).double()
+        self.running = self.running.double().lerp(C, weight)
         return spectrum_of(batch, self.running * batch.n)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -165,15 +169,12 @@ class SpectralFilter(nn.Module):
 
     def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
         """Check a batch's counts now on a CPU; on other devices store them for :meth:`report`."""
-        largest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
-        counts = (batch.broken_rows, batch.negligible_rows, directions, largest)
-        if gain.device.type == "cpu":
-            self._check(batch.n, batch.k, *(count.item() for count in counts))
-            return
+        total_gain = torch.linalg.vector_norm(gain, 1)
+        counts = torch.stack([batch.broken_rows, batch.negligible_rows, directions, total_gain])
         # Under torch.func.vmap, which filters do not support, writing into `plain` raises an error.
         plain = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
-        self._pending.append((batch.n, batch.k, plain.copy_(torch.stack(counts))))
-        if len(self._pending) == self.EVERY:
+        self._pending.append((batch.n, batch.k, plain.copy_(counts)))
+        if gain.device.type == "cpu" or len(self._pending) == self.EVERY:
             self.report()
 
     def report(self) -> None:
@@ -184,21 +185,22 @@ class SpectralFilter(nn.Module):
         """
         pending, self._pending = self._pending, []
         if pending:
+            # One copy for all batches.
             rows = torch.stack([counts for _, _, counts in pending]).tolist()
-            for (n, k, _), counts in zip(pending, rows):
-                self._check(n, k, *counts)
+            for (n, k, _), (*counts, total_gain) in zip(pending, rows):
+                broken, negligible, kept = map(int, counts)
+                self._check(n, min(n, k), broken, negligible, kept, total_gain)
 
     def _check(
-        self, n: int, k: int, broken: float, negligible: float, kept: float, largest_gain: float
+        self, n: int, most: int, broken: int, negligible: int, kept: int, total_gain: float
     ) -> None:
         """Warn about what was mapped to zero; raise if all rows are broken or g is not finite."""
-        broken, negligible, kept, most = int(broken), int(negligible), int(kept), min(n, k)
         if broken == n:
             raise FloatingPointError(
                 f"all {n} rows of the batch that reached the {self.branch} filter "
                 "hold NaN or infinity; lower the learning rate, or use bf16 instead of fp16."
             )
-        if not math.isfinite(largest_gain):
+        if not math.isfinite(total_gain):
             raise UserError(
                 f"the filter function {self._gain.name!r} returned NaN or infinity for a positive "
                 "singular value; it must be finite on the whole spectrum."
