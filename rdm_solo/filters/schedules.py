@@ -37,7 +37,7 @@ class Schedule:
 
     def __call__(self, epoch: int) -> float:
         if self.kind == "constant" or self.end is None or self.epochs is None:
-            return float(self.start)
+            return self.start
         share = 1.0 if self.epochs == 1 else min(epoch / (self.epochs - 1), 1.0)
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2

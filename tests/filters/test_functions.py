@@ -103,7 +103,6 @@ def test_functions_equal_their_matrix_form(name, parameters, matrix):
     [
         ("lgo1p", {}, "log1p"),
         ("no_such_module.soft", {}, "imported"),
-        ("torch.pi", {}, "float"),
         ("log1p", {"p": 1.0}, "exponent"),
         ("pow", {}, "exponent"),
         ("truncate", {"kept": 3}, "kept"),
