@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from rdm_solo.filters import SpectralFilter, decompose, get, relative_cut
+from rdm_solo.filters.batch import gather, spectrum_of
 
 SHAPES = [(64, 512), (128, 64), (64, 64)]
 KINDS = ["gaussian", "1/i", "1/i^2", "batchnorm"]
@@ -195,7 +196,8 @@ def test_the_cut_is_above_what_a_real_head_leaves_in_its_null_direction(n, dtype
 @pytest.mark.parametrize(("n", "k"), [(16, 8), (200, 110), (256, 128), (512, 512)])
 def test_equal_rows_have_one_direction(n, k, dtype):
     x = features("gaussian", 1, k).to(dtype).expand(n, k).contiguous()
-    assert int(decompose(x).directions) == 1
+    for running in (False, True):
+        assert int(spectrum_of(*gather(x, running)).directions) == 1
 
 
 def test_a_row_with_nan_gets_nothing_and_the_others_are_filtered_without_it():
