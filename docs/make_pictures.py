@@ -31,7 +31,6 @@ REPORTS = {
     "filters": (["sweep"], ["sweep", "variants"]),
     "methods": (["four"], ["effective_rank", "alignment", "spectra"]),
     "designs": ([f"four/*_{name}_*seed=30" for name in ("simsiam", "swav", "dino")], ["figure5"]),
-    "one": (["four/*_simsiam_*seed=30"], ["prediction"]),
 }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rdm_solo.plots.eigenvalues import epoch_picture as epoch_picture
     from rdm_solo.plots.entry import Plot as Plot
+    from rdm_solo.plots.filter_function import draw_filter as draw_filter
 
 # Each figure's module, in the report's order. The report shows four without a click.
 _FIGURES = {
@@ -28,11 +29,11 @@ _FIGURES = {
     "variants": "eigenvalues",
     "alignment": "epochs",
     "measures": "epochs",
-    "prediction": "theorem4",
 }
 _MODULES = {
     **_FIGURES,
     "Plot": "entry",
+    "draw_filter": "filter_function",
     "epoch_picture": "eigenvalues",
     "rank_picture": "ranks",
     "save": "style",

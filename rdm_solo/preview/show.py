@@ -1,6 +1,6 @@
-"""Show a filter before any training: its kind, a figure, and Theorem 4 iterated with it.
+"""Show a filter before any training: its kind, both effective ranks, and a figure.
 
-``run=FOLDER`` uses that run's spectrum, and compares the prediction with what the run measured.
+``run=FOLDER`` uses that run's spectrum.
 """
 
 import logging
@@ -21,53 +21,45 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.chosen_filter import parameters
 from rdm_solo.plots import style
-from rdm_solo.plots.theorem4 import draw_filter
 from rdm_solo.report.outcomes import judge_run
 from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import Run, files
 from rdm_solo.runs.files import FIGURES
-from rdm_solo.spectra.comparison import ideal_filter
-from rdm_solo.theory import rank_path
-from rdm_solo.theory.filter_effect import Preview, predict_effect, relation
+from rdm_solo.theory.filter_effect import Preview, predict_effect
 
 log = logging.getLogger("rdm_solo")
 
+AFTER_SCHEDULE = 10**6  # an epoch in which every schedule has reached its end
 SPECTRA = {"1/i": 1.0, "1/i^2": 2.0, "flat": 0.0}
-ALPHA = 0.1  # step size in Theorem 4: share of the way to the target
 
 
 def preview(cfg: DictConfig) -> None:
-    """Describe the filter, and write figures."""
-    for name, least in (("k", 2), ("batch_size", 2), ("steps", 1)):
-        check_integer(name, cfg[name], least)
+    """Describe the filter, and write its figure."""
+    for name in ("k", "batch_size"):
+        check_integer(name, cfg[name], 2)
     check_choice("spectrum", cfg.spectrum, SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
     config, p = _filter(cfg, run)
-    passed = cfg.get("filter") or {}
-    trusted = "function" in passed or config.get("function") in (None, *filters.names())
-    figures: dict[str, Figure] = {}
-    if not trusted:
+    function = config.get("function")
+    is_passed = "function" in (cfg.get("filter") or {})
+    if not is_passed and function not in (None, *filters.names()):
         log.info(
-            f"The filter is not drawn: {cfg.run} sets filter.function={config.function}, "
-            "which is not part of this package. If you trust it, pass filter.function yourself."
+            f"The filter is not drawn: {cfg.run} sets filter.function={function}, which is not "
+            "part of this package. If you trust it, pass filter.function yourself."
         )
-    elif config.get("function") is not None or config.name == "identity":
-        figures |= _draw_filter(cfg, run, config, p)
-    elif run is not None:
-        log.info(without_filter(run))
-    if run is not None and "name" not in passed:
-        figures["prediction"] = plots.prediction([run])
-        log.info(figures["prediction"].get_label())
-    if cfg.out:
-        folder = Path(cfg.out)
-    elif run is not None:
-        folder = files.inside(run.folder, FIGURES)
-    else:
-        folder = Path("preview")
-    files.make_results_folder(folder)
-    for name, figure in figures.items():
+    elif function is not None or config.name == "identity":
+        name, figure = _draw_filter(cfg, run, config, p)
+        if cfg.out:
+            folder = Path(cfg.out)
+        elif run is not None:
+            folder = files.inside(run.folder, FIGURES)
+        else:
+            folder = Path("preview")
+        files.make_results_folder(folder)
         paths = style.save(figure, folder, name)
         log.info(f"{' and '.join(path.name for path in paths)} in {folder}")
+    elif run is not None:
+        log.info(without_filter(run))
 
 
 def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
@@ -94,10 +86,12 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
     return config, p
 
 
-def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -> dict[str, Figure]:
-    """Log what the filter does, and return its figure under its name."""
-    start = choose(config, p, cfg.steps, 0)
-    end = choose(config, p, cfg.steps, cfg.steps - 1)
+def _draw_filter(
+    cfg: DictConfig, run: Run | None, config: DictConfig, p: Any
+) -> tuple[str, Figure]:
+    """Log what the filter does, and return the name of its figure and the figure."""
+    start = choose(config, p, epoch=0)
+    end = choose(config, p, epoch=AFTER_SCHEDULE)
     sigma, rows = singular_values(cfg, run)
     effect = start.on(sigma, rows)
     log.info(effect.line)
@@ -112,13 +106,7 @@ def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -
         log.info("  note: drawn for one batch, without the running correlation")
     for warning in effect.warnings:
         log.info(f"  note: {warning}")
-    path = follow(cfg.steps, run, effect, config, p)
-    log.info(
-        f"Theorem 4 from this spectrum ({cfg.steps} steps of {ALPHA:g}): erank/online "
-        f"{path.online[0]:.3g} -> {path.online[-1]:.3g}, "
-        f"erank/target {path.target[0]:.3g} -> {path.target[-1]:.3g}"
-    )
-    return {name: draw_filter(effect, path, assumptions(cfg, run))}
+    return name, plots.draw_filter(effect, assumptions(cfg, run))
 
 
 def without_filter(run: Run) -> str:
@@ -156,11 +144,11 @@ class Filter:
         return predict_effect(self.name, self.branch, self.gain, sigma, rows)
 
 
-def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
+def choose(config: DictConfig, p: Any, epoch: int) -> Filter:
     """Return the filter of a config in one epoch.
 
     >>> config = OmegaConf.create({"name": "target_pow", "branch": "target", "function": "pow"})
-    >>> choose(config, -0.5, epochs=1, epoch=0).name
+    >>> choose(config, -0.5, epoch=0).name
     'target_pow, p=-0.5'
     """
     if config.get("function") is None:
@@ -170,7 +158,7 @@ def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     if OmegaConf.is_config(p):
         p = OmegaConf.to_container(p)
     if p is not None:
-        p = as_schedule(p, epochs=epochs)(epoch)
+        p = as_schedule(p, epochs=2)(epoch)
     name = function if "." in function else f"{branch}_{function}"
     values = parameters(config)
     gain = filters.get(function, p, **values)
@@ -199,30 +187,12 @@ def _first(run: Run, name: str) -> Tensor:
     return torch.from_numpy(run.spectra[name][0]).double()
 
 
-def follow(
-    steps: int, run: Run | None, effect: Preview, config: DictConfig, p: Any
-) -> rank_path.Path:
-    """Iterate Theorem 4 with the filter, whose exponent may change from step to step."""
-    omega = torch.ones_like(effect.lam_p)  # perfectly aligned positives
-    if run is not None:
-        measured = ideal_filter(_first(run, "lam_positive"), _first(run, "lam_target"))
-        omega = measured.nan_to_num(0.0).clamp(0, 1)[: len(omega)]
-    relations = []
-    for step in range(steps):
-        step_effect = choose(config, p, steps, step).on(effect.sigma, effect.rows)
-        relations.append(relation(step_effect))
-    return rank_path.follow(effect.lam_p, relations, [omega] * steps, [ALPHA] * steps, step=ALPHA)
-
-
 def assumptions(cfg: DictConfig, run: Run | None) -> str:
-    """Return the source of the spectrum and omega, and the theorem's assumptions."""
+    """Return the source of the spectrum and of the singular values."""
     rows = cfg.batch_size
     if run is None:
-        source = f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions and omega = λ⁺/λᶻ = 1"
+        source = f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions"
     else:
-        source = "The first spectrum and omega that the run measured"
+        source = "The first spectrum that the run measured"
         rows = run.filter_batch or rows
-    return (
-        f"{source}; sigma: singular values of {rows} rows after a batch norm. Right panel: Theorem "
-        "4, if features move freely and branches share eigenvectors; a step is not an epoch."
-    )
+    return f"{source}; sigma: singular values of {rows} rows after a batch norm."

@@ -25,7 +25,7 @@ REQUIRED = ("erank/gap", "feature/variance", "train/loss")
 def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) -> Path:
     """Draw the runs in these folders and write the page; return its path.
 
-    ``slow`` adds Theorem 4's predicted ranks, and Figure 5, which is recomputed from checkpoints.
+    ``slow`` adds Figure 5, which is recomputed from checkpoints.
     """
     members, errors = runs.scan(paths)
     if not members:
@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--all-figures",
         action="store_true",
-        help="also draw the ranks that Theorem 4 predicts and the paper's Figure 5; Figure 5 takes "
-        "seconds per setting, and needs a checkpoint and the packages for training",
+        help="also draw the paper's Figure 5, which takes seconds per setting and needs a "
+        "checkpoint and the packages for training",
     )
     terminal.log_to_terminal()
     arguments = parser.parse_args(argv)

@@ -54,7 +54,7 @@ def figure5(groups: Groups, looks: style.Looks) -> Figure:
 
 
 PLOTS: tuple[plots.Plot, ...] = (*plots.PLOTS, figure5)
-SLOW = (plots.prediction, figure5)  # drawn only on request
+SLOW = (figure5,)  # drawn only on request
 
 
 class Picture(NamedTuple):

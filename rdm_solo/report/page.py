@@ -17,7 +17,7 @@ from rdm_solo.report.rules import RULES
 from rdm_solo.runs.columns import ACCURACY
 from rdm_solo.runs.groups import run_name
 
-ON_REQUEST = "The option --all-figures adds the ranks that Theorem 4 predicts, and Figure 5."
+ON_REQUEST = "The option --all-figures adds Figure 5."
 
 
 def page(

@@ -1,4 +1,4 @@
-"""The paper's lemmas and theorems, Theorem 4's path, and a filter's effect on a spectrum.
+"""The paper's lemmas and theorems, and a filter's effect on a spectrum.
 
 Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive Learning via Rank
 Differential Mechanism", ICLR 2023. Letters are the paper's. Docstrings note omissions and errors

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from rdm_solo.filters.functions import BoundFunction
 from rdm_solo.ground.errors import UserError
 from rdm_solo.spectra.comparison import filter_curve
-from rdm_solo.theory import rank_path
+from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference
 
 Gain = Callable[[Tensor], Tensor]
@@ -42,8 +41,8 @@ class Preview:
             same = f", as an online filter {describe(self.online_kind)}"
         return (
             f"{self.name}: {describe(self.own_kind)} on {place}{same}; "
-            f"erank {rank_path.rank_of(self.lam_p):.3g} online, "
-            f"{rank_path.rank_of(self.lam_z):.3g} target; for sigma from "
+            f"erank {float(effective_rank(self.lam_p)):.3g} online, "
+            f"{float(effective_rank(self.lam_z)):.3g} target; for sigma from "
             f"{float(self.sigma.min()):.3g} to {float(self.sigma.max()):.3g}."
         )
 
@@ -73,9 +72,8 @@ def predict_effect(
     filtered = filtered_eigenvalues(lam, values)
     if not float(filtered.sum()) > 0:
         raise UserError(f"{name} is zero at every singular value of the spectrum.")
-    lam_p, lam_z = (
-        rank_path.unit_sum(lam if branch == other else filtered) for other in ("target", "online")
-    )
+    lam_p = _unit_sum(lam if branch == "target" else filtered)
+    lam_z = _unit_sum(lam if branch == "online" else filtered)
     curve = filter_curve(lam_p, lam_z)
     own, online = kind(values.abs()), kind(curve)
     warnings = []
@@ -132,33 +130,10 @@ def _direction_warnings(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[s
         )
 
 
-def relation(preview: Preview) -> rank_path.Relation:
-    """Return the function that maps an online spectrum with sum 1 to the target's spectrum.
-
-    An online filter is inverted where ``sigma * |g(sigma)|`` grows. If the spectrum is not within
-    that range, or if g is not elementwise, the eigenvalues of both branches are paired by rank
-    instead.
-    """
-    if preview.branch == "both":
-        return lambda lam_p: lam_p
-    energy = preview.sigma.square().sum()
-    if preview.branch == "target":
-
-        def to_target(lam_p: Tensor) -> Tensor:
-            lam = (lam_p * energy).clamp_min(1e-30)
-            return filtered_eigenvalues(lam, preview.gain(lam.sqrt()))
-
-        return to_target
-    sigma = preview.sigma[0] * torch.logspace(-4, 2, 600, dtype=torch.float64)
-    alone, among = preview.gain(preview.sigma), preview.gain(torch.cat([sigma, preview.sigma]))
-    filtered = filtered_eigenvalues(sigma.square(), among[: len(sigma)])
-    falls = (filtered.diff() <= 0).nonzero()
-    start = int(falls[-1]) + 1 if len(falls) else 0
-    beyond = float(preview.sigma.min()) < float(sigma[min(start, len(sigma) - 1)])
-    if beyond or not torch.allclose(alone, among[len(sigma) :], rtol=1e-9, atol=0):
-        return rank_path.relation(preview.lam_p, preview.lam_z)
-    total = filtered_eigenvalues(preview.sigma.square(), alone).sum()
-    return rank_path.relation(filtered[start:] / total, sigma[start:].square() / energy)
+def _unit_sum(lam: Tensor) -> Tensor:
+    """Return descending eigenvalues, rescaled to sum 1."""
+    lam = lam.sort(descending=True).values
+    return lam / lam.sum()
 
 
 def describe(kind: str) -> str:

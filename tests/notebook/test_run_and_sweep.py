@@ -175,7 +175,7 @@ def test_a_figure_is_returned_and_nothing_else_changes(folder, sweep):
     with matplotlib.rc_context({"font.size": 30.0, "mathtext.fontset": "cm"}):
         settings = dict(matplotlib.rcParams)
         plot = rdm_solo.Run(folder).plot
-        figures = [plot.effective_rank(), plot.spectra(), plot.epoch(1), plot.prediction()]
+        figures = [plot.effective_rank(), plot.spectra(), plot.epoch(1), plot.losses()]
         figures.append(rdm_solo.Sweep(sweep).plot.sweep())
         pictures = [figure._repr_png_() for figure in figures]
         assert dict(matplotlib.rcParams) == settings
@@ -185,7 +185,7 @@ def test_a_figure_is_returned_and_nothing_else_changes(folder, sweep):
     assert state(folder) == before
     with pytest.raises(UserError):
         plot.symmetric()
-    for name in ("effective_rank", "spectra", "epoch", "prediction"):
+    for name in ("effective_rank", "spectra", "epoch", "losses"):
         assert name in dir(plot)
         assert getattr(plot, name).__doc__
 
@@ -200,7 +200,7 @@ import rdm_solo
 assert "torch" not in sys.modules
 assert {"Run", "Sweep", "fit"} <= set(dir(rdm_solo))
 run = rdm_solo.Run(sys.argv[1])
-print(run.metrics, run.verdicts, run.plot.prediction()._repr_png_()[:4])
+print(run.metrics, run.verdicts, run.plot.effective_rank()._repr_png_()[:4])
 assert "matplotlib.pyplot" not in sys.modules
 import rdm_solo.report, rdm_solo.theory, torch
 rdm_solo.Watch(sys.argv[1] + "/watched", {"projector": torch.nn.Linear(2, 2)}).close()

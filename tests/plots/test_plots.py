@@ -177,7 +177,6 @@ def test_settings_without_measurements_have_no_panel():
         ("comparison", [run()]),
         ("comparison", [run(), run(-0.3)]),
         ("spectra", [replace(run(), spectra={})]),
-        ("prediction", [run(epochs=2)]),
     ],
 )
 def test_each_figure_says_what_it_needs(name, members):
@@ -277,14 +276,6 @@ def test_settings_stand_from_the_most_accurate_down():
     members[0] = replace(members[0], metrics=members[0].metrics | {"rate/slope": np.ones(3)})
     slope = plots.comparison(members).axes[3]
     assert {line.get_xdata()[0] for line in slope.lines} == {1.0}
-
-
-def test_predictions_start_at_the_first_measured_rank():
-    (online, target) = plots.prediction([run()]).axes
-    starts = {line.get_ydata()[0] for line in online.lines}
-    assert len(online.lines) == len(target.lines) == 3
-    assert max(starts) == pytest.approx(min(starts))
-    assert target.get_ylabel() == "effective rank, target"
 
 
 def test_panels_have_at_most_eight_settings_each_with_one_look_in_all_figures():

@@ -1,6 +1,6 @@
 """Run folders with made-up spectra."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rdm_solo import theory
 from rdm_solo.runs import spectra_files
-from rdm_solo.theory import rank_path
 
 SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
+STEP = 0.1  # alpha of a single update
 OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
 
 # The online, the target's and the positives' eigenvalues of an epoch.
@@ -88,21 +88,17 @@ def erank(lam: Tensor) -> float:
     return float((-(q * q.log()).sum()).exp())
 
 
-def by_the_theorem(
-    pull: float,
-    epochs: int = 8,
-    filters: Callable[[int], float] = lambda epoch: 0.5,
-    omega: Tensor = OMEGA,
-) -> list[Epoch]:
-    """Return spectra that follow Theorem 4 exactly, with the target lam^power(epoch)."""
-    steps = max(1, round(pull / rank_path.STEP))
-    lam, spectra = SIGMA.square() / SIGMA.square().sum(), []
-    for power in map(filters, range(epochs)):
-        lam_z = raised(lam, power)
-        spectra.append((lam, lam_z, omega * lam_z))
+def by_the_theorem(pull: float, epochs: int = 8) -> list[Epoch]:
+    """Return spectra that follow Theorem 4, with sigma^-0.5 on the target: lam_z = lam_p^0.5."""
+    steps = max(1, round(pull / STEP))
+    lam = SIGMA.square() / SIGMA.square().sum()
+    spectra = []
+    for _ in range(epochs):
+        lam_z = raised(lam, 0.5)
+        spectra.append((lam, lam_z, OMEGA * lam_z))
         for _ in range(steps):
-            lam_z = raised(lam, power)
-            lam = theory.updated_eigenvalues(lam, lam_z, omega * lam_z, pull / steps)
+            lam_z = raised(lam, 0.5)
+            lam = theory.updated_eigenvalues(lam, lam_z, OMEGA * lam_z, pull / steps)
             lam = raised(lam.sort(descending=True).values, 1.0)
     return spectra
 

@@ -1,12 +1,11 @@
-"""What filters do to a spectrum: kinds on both branches, warnings, and the way to the target's."""
+"""What filters do to a spectrum: kinds on both branches, and warnings."""
 
-import numpy as np
 import pytest
 import torch
-from support.written_runs import OMEGA, SIGMA
+from support.written_runs import SIGMA
 
 from rdm_solo import filters, theory
-from rdm_solo.theory import filter_effect, rank_path
+from rdm_solo.theory import filter_effect
 
 
 def seen(branch: str, name, p=None, sigma=SIGMA) -> filter_effect.Preview:
@@ -65,70 +64,3 @@ def test_what_is_no_filter_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             filter_effect.predict_effect("it", "online", gain, SIGMA / 10)
-
-
-@pytest.mark.parametrize(
-    ("branch", "name", "p"),
-    [
-        ("target", "pow", -0.5),
-        ("target", "pow", -2.0),
-        ("online", "log1p", None),
-        ("online", "pow", 3.0),
-        ("online", lambda sigma: (9 * sigma / sigma.max()).log1p(), None),  # of all at once
-    ],
-)
-def test_the_relation_is_the_filters_own(branch, name, p):
-    effect = seen(branch, name, p)
-    lam_p = effect.lam_p if branch == "online" else effect.sigma.square() / SIGMA.square().sum()
-    lam_z = filter_effect.relation(effect)(lam_p)
-    want = effect.lam_z if p != -2.0 else lam_p**-1
-    # By interpolation on a grid for online filters; up to a constant for target ones.
-    torch.testing.assert_close(lam_z / lam_z.sum(), want / want.sum(), rtol=1e-3, atol=0)
-
-
-def test_paths_climb_fall_or_stay():
-    ones = torch.ones(16, dtype=torch.float64)
-
-    def path(branch, name, p=None, omega=ones):
-        effect = seen(branch, name, p)
-        n = 20
-        return rank_path.follow(
-            effect.lam_p, [filter_effect.relation(effect)] * n, [omega] * n, [0.1] * n, step=0.1
-        )
-
-    for branch, name, p in (("target", "pow", -0.5), ("online", "pow", 1.0)):
-        up = path(branch, name, p)
-        assert (np.diff(up.online) > 0).all()
-        assert (up.target >= up.online).all()
-    down = path("online", "pow", -0.5)
-    assert (np.diff(down.online) < 0).all()
-    np.testing.assert_allclose(path("online", "identity").online, up.target[0], rtol=1e-9)
-    # Positives far apart: no filter lets the rank fall.
-    assert (np.diff(path("online", "identity", omega=OMEGA).online) < 0).all()
-
-
-def test_eigenvalues_of_zero_are_told_apart_by_rank():
-    """Behind a predictor with a bottleneck the online spectrum ends in zeros."""
-    lam_p, lam_z = torch.tensor([0.7, 0.3, 0.0, 0.0]), torch.tensor([0.4, 0.3, 0.2, 0.1])
-    predicted = rank_path.relation(lam_p, lam_z)(lam_p)
-    torch.testing.assert_close(predicted, lam_z.double(), rtol=1e-6, atol=0)
-    beyond = rank_path.relation(lam_p, lam_z)(torch.tensor([1.4]))
-    assert lam_z[0] < beyond < 1
-
-
-def test_a_filter_that_falls_within_the_spectrum_has_no_inverse_there():
-    """sigma |log sigma| falls between 1/e and 1; both spectra are then paired by rank."""
-    effect = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
-    lam_p, lam_z = (lam.sort(descending=True).values for lam in (effect.lam_p, effect.lam_z))
-    torch.testing.assert_close(filter_effect.relation(effect)(lam_p), lam_z, rtol=1e-9, atol=0)
-
-
-def test_an_online_filter_is_inverted_between_the_previewed_values():
-    """Pairing by rank would interpolate linearly, on log axes, between two far values."""
-    effect = seen("online", "log1p", sigma=torch.tensor([100.0, 0.1]).double())
-    sigma = torch.tensor([30.0, 3.0, 0.3], dtype=torch.float64)
-    filtered = (sigma * sigma.log1p()).square()
-    total = float((effect.sigma * effect.sigma.log1p()).square().sum())
-    expected = sigma.square() / float(effect.sigma.square().sum())
-    target = filter_effect.relation(effect)(filtered / total)
-    torch.testing.assert_close(target, expected, rtol=1e-3, atol=0)
