@@ -29,6 +29,7 @@ _FIGURES = {
     "variants": "eigenvalues",
     "alignment": "epochs",
     "measures": "epochs",
+    "other_charts": "epochs",
 }
 _MODULES = {
     **_FIGURES,

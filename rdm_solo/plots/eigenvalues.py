@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from rdm_solo.plots import epochs, style
 from rdm_solo.plots.entry import Groups, Plot, has_spectra
 from rdm_solo.plots.settings import accuracy, panel_row
+from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
 from rdm_solo.spectra.ranks import noise_floor
@@ -33,9 +34,9 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     ``filter_curve_directional``, each of shape ``(k,)``.
     """
     figure, (left, right) = style.figure(2)
-    stacks = {name: np.asarray(array, dtype=float)[None] for name, array in arrays.items()}
-    _draw_branches(left, stacks)
-    _draw_filter(right, stacks)
+    one_seed = {name: np.asarray(array, dtype=float)[None] for name, array in arrays.items()}
+    _draw_branches(left, one_seed)
+    _draw_filter(right, one_seed)
     return style.finish(figure, title)
 
 
@@ -64,9 +65,18 @@ def spectra(groups: Groups, looks: style.Looks) -> Figure:
 
 def _filters(all_groups: Groups) -> list[Group]:
     """Return the settings with a filter, and settings of the same methods without one."""
-    filtered = [g for g in all_groups if g.first.filter.startswith(("online_", "target_"))]
-    rows = {panel_row(group) for group in filtered if has_spectra(group.first)}
-    return [g for g in all_groups if panel_row(g) in rows] if len(all_groups) > 1 else []
+    if len(all_groups) == 1:
+        return []
+    rows = {
+        panel_row(group)
+        for group in all_groups
+        if group.first.filter.startswith(("online_", "target_")) and has_spectra(group.first)
+    }
+    return [group for group in all_groups if panel_row(group) in rows]
+
+
+def _has_projections(run: Run) -> bool:
+    return has_spectra(run) and "lam_projection" in run.spectra
 
 
 @partial(
@@ -77,14 +87,15 @@ def _filters(all_groups: Groups) -> list[Group]:
     needs="spectra of several settings, one of them with filter=online_... or target_...",
     paper="Figure 6",
     choose=_filters,
-    measured=lambda run: has_spectra(run) and "lam_projection" in run.spectra,
+    measured=_has_projections,
 )
 def variants(groups: Groups, looks: style.Looks) -> Figure:
-    parts = list(epochs.blocks(groups, panel_row))
-    figure, panels = style.figure(len(parts), columns=2)
-    for (row, members), axes in zip(parts, panels):
+    blocks = epochs.blocks(groups, panel_row)
+    figure, panels = style.figure(len(blocks), columns=2)
+    for (row, members), axes in zip(blocks, panels):
         for group in members:
-            _draw_eigenvalues(axes, group.spectrum()[1]["lam_projection"], looks[group.label])
+            _, arrays = group.spectrum()
+            _draw_eigenvalues(axes, arrays["lam_projection"], looks[group.label])
         style.panel_title(axes, ", ".join(row))
         _index_axes(axes)
     epochs.share_limits(panels, [0] * len(panels))
@@ -93,11 +104,16 @@ def variants(groups: Groups, looks: style.Looks) -> Figure:
 
 def _symmetric(all_groups: Groups) -> list[Group]:
     """Return the settings of symmetric methods, and of methods with a learned predictor."""
-    symmetric = [group for group in all_groups if group.first.description.symmetric]
-    learned = [g for g in all_groups if g.first.description.asymmetry == "predictor"]
-    learned = [g for g in learned if g.first.chosen_filter.unchanged]
-    learned = [g for g in learned if not g.first.description.momentum]
-    return (symmetric + learned)[: style.SERIES] if symmetric else []
+    symmetric = []
+    learned = []
+    for group in all_groups:
+        method = group.first.description
+        only_predictor = method.asymmetry == "predictor" and not method.momentum
+        if method.symmetric:
+            symmetric.append(group)
+        elif only_predictor and group.first.chosen_filter.unchanged:
+            learned.append(group)
+    return [*symmetric, *learned][: style.SERIES] if symmetric else []
 
 
 @partial(
@@ -112,16 +128,20 @@ def _symmetric(all_groups: Groups) -> list[Group]:
 )
 def symmetric(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(4, columns=2)
-    for axes, column in zip(panels, (accuracy(groups), "feature/variance")):
-        epochs.over_epochs(axes, [(group, column, looks[group.label]) for group in groups])
+    accuracies, variances, eigenvalues, branches = panels
+    for axes, column in ((accuracies, accuracy(groups)), (variances, "feature/variance")):
+        curves = [(group, column, looks[group.label]) for group in groups]
+        epochs.over_epochs(axes, epochs.axis_label(column), curves)
     measured = [group for group in groups if group.spectrum()[0]]
     for group in measured:
-        _draw_eigenvalues(panels[2], group.spectrum()[1]["lam_target"], looks[group.label])
-    _index_axes(panels[2])
+        _, arrays = group.spectrum()
+        _draw_eigenvalues(eigenvalues, arrays["lam_target"], looks[group.label])
     if measured and measured[0].first.description.symmetric:
-        _draw_branches(panels[3], measured[0].spectrum()[1])
-        style.panel_title(panels[3], f"two branches: {measured[0].label}")
-    _index_axes(panels[3])
+        _, arrays = measured[0].spectrum()
+        _draw_branches(branches, arrays)
+        style.panel_title(branches, f"two branches: {measured[0].label}")
+    _index_axes(eigenvalues)
+    _index_axes(branches)
     return figure
 
 
@@ -164,7 +184,8 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
 
 def _leading(lam: np.ndarray) -> int:
     """Return the number of eigenvalues that make up 99.99 % of the mean spectrum."""
-    return leading(torch.from_numpy(np.nan_to_num(lam.mean(0))))
+    mean = np.nan_to_num(lam.mean(axis=0))
+    return leading(torch.from_numpy(mean))
 
 
 def above_rounding(stack: np.ndarray) -> np.ndarray:
@@ -173,5 +194,5 @@ def above_rounding(stack: np.ndarray) -> np.ndarray:
     >>> above_rounding(np.array([[0.5, 1e-18, 0.0]]))
     array([[0.5, nan, nan]])
     """
-    floors = [float(noise_floor(torch.from_numpy(np.nan_to_num(lam)))) for lam in stack]
+    floors = [noise_floor(torch.from_numpy(lam)).item() for lam in np.nan_to_num(stack)]
     return np.where(stack > np.array(floors)[:, None], stack, np.nan)

@@ -7,7 +7,6 @@ add its name and module to :mod:`rdm_solo.plots`. Report and notebook then show 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from rdm_solo.ground.errors import UserError, join_first
@@ -23,11 +22,6 @@ def has_spectra(run: Run) -> bool:
     return "lam_target" in run.spectra and len(run.spectra["epoch"]) > 0
 
 
-def has_any(*columns: str) -> Callable[[Run], bool]:
-    """Return a test for runs with a finite value in one of these columns."""
-    return lambda run: any(np.isfinite(run.metrics.get(name, np.nan)).any() for name in columns)
-
-
 @dataclass(frozen=True)
 class Plot:
     """A figure; call it with runs to draw it."""
@@ -39,8 +33,9 @@ class Plot:
     # What marks the seeds; added below the figure if a setting has several.
     seeds: str = "Line: mean of {n} seeds. Band: minimum to maximum."
     paper: str = ""  # similar figures of the paper
+    columns: Sequence[str] = ()  # drawn over epochs; a run needs a value in one of them
     choose: Callable[[Groups], Groups] = list  # settings to draw; [] if it does not apply
-    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run can be drawn
+    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # without columns: can be drawn
 
     @property
     def name(self) -> str:
@@ -49,7 +44,12 @@ class Plot:
     def select(self, all_groups: Groups) -> list[Group]:
         """Return the settings to draw, without those that lack measurements."""
         chosen = self.choose(all_groups)
-        return [group for group in chosen if any(map(self.measured, counted_runs(group)))]
+        return [group for group in chosen if any(map(self._can_draw, counted_runs(group)))]
+
+    def _can_draw(self, run: Run) -> bool:
+        if self.columns:
+            return any(map(run.has_values, self.columns))
+        return self.measured(run)
 
     @style.styled
     def __call__(self, runs: Sequence[Run]) -> Figure:
@@ -61,17 +61,22 @@ class Plot:
         looks = style.looks(group.label for group in all_groups)
         if len(all_groups) == 1:  # a legend with the only setting says nothing
             looks = {label: {**look, "label": ""} for label, look in looks.items()}
-        return style.finish(self.draw(groups, looks), note=_note(groups, self.seeds))
+        figure = self.draw(groups, looks)
+        return style.finish(figure, note=_note(groups, self.seeds))
 
 
 def _note(groups: Groups, sentence: str) -> str:
     """Return a note with the sentence on seeds, and the runs that are not in the mean."""
-    seeds = sorted({len(counted_runs(group)) for group in groups})
-    behind = [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]
     sentences = []
-    if seeds[-1] > 1:
-        number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    counts = [len(counted_runs(group)) for group in groups]
+    fewest, most = min(counts), max(counts)
+    if most > 1:
+        number = str(most) if fewest == most else f"{fewest} to {most}"
         sentences.append(sentence.format(n=number))
+    behind = []
+    for group in groups:
+        for run in uncounted_runs(group):
+            behind.append(f"{run_name(run)} ({run.progress})")
     if behind:
         sentences.append(f"Not in the mean: {join_first(behind)}.")
     return " ".join(sentences)

@@ -1,19 +1,20 @@
-"""Figures over training: effective ranks, alignment, losses, accuracies, other measures."""
+"""Figures over training: effective ranks, alignment, losses, accuracies, and all other charts."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import NamedTuple, TypeVar
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.entry import Groups, Plot, has_any
+from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.plots.ranks import BRANCHES
 from rdm_solo.runs import columns
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
+from rdm_solo.runs.columns import ACCURACY, COLUMNS, Column, charts
 from rdm_solo.runs.groups import Curve, Group, curve_of, uncounted_runs
+
+Kind = TypeVar("Kind", bound=Hashable)
 
 ALIGNMENT = {
     "alignment/online_target": style.look(
@@ -26,13 +27,20 @@ ALIGNMENT = {
         "weighted by eigenvalues", style.GREY, style.DASHES, "^"
     ),
 }
-# Title, curves (setting, column, look) and a key; panels with equal keys share their limits.
-Panel = tuple[str, Sequence[tuple[Group, str, style.Look]], Hashable]
 ACCURACIES = {
     "val/knn_acc1": style.look("kNN", style.BLACK, marker="o"),
     "val/acc1": style.look("online classifier", style.GREY, style.DASHES, "s"),
 }
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
+
+
+class Panel(NamedTuple):
+    """A panel over epochs."""
+
+    title: str
+    label: str  # of the vertical axis
+    curves: Sequence[tuple[Group, str, style.Look]]  # setting, column, look
+    scale: Hashable  # panels with equal scales share their limits
 
 
 @partial(
@@ -44,7 +52,7 @@ DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
     "collapse is judged on the rank around the mean.",
     needs=DIAGNOSTICS,
     paper="Figures 1 and 7",
-    measured=has_any(*BRANCHES),
+    columns=tuple(BRANCHES),
 )
 def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
     return _branch_panels(groups, BRANCHES)
@@ -60,18 +68,19 @@ def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
     "leading eigenvectors with 99.99 % of the eigenvalues' sum; the paper uses 512 (BYOL: 128).",
     needs=DIAGNOSTICS,
     paper="Figure 3",
-    measured=has_any(*ALIGNMENT),
+    columns=tuple(ALIGNMENT),
 )
 def alignment(groups: Groups, looks: style.Looks) -> Figure:
     return _branch_panels(groups, ALIGNMENT)
 
 
 def _branch_panels(groups: Groups, lines: Mapping[str, style.Look]) -> Figure:
-    """Draw one panel per setting, with these columns."""
-    panels = [
-        (group.label, [(group, *line) for line in lines.items()], rank_scale(group))
-        for group in groups
-    ]
+    """Draw one panel per setting, with these columns of the same chart."""
+    label = COLUMNS[next(iter(lines))].chart
+    panels = []
+    for group in groups:
+        curves = [(group, column, look) for column, look in lines.items()]
+        panels.append(Panel(group.label, label, curves, rank_scale(group)))
     figure = draw_panels(panels)
     for axes in figure.axes:
         style.start_at_zero(axes)
@@ -85,20 +94,23 @@ def _branch_panels(groups: Groups, lines: Mapping[str, style.Look]) -> Figure:
     "the loss above its minimum. Methods whose losses have the same minimum share a panel.",
     needs="runs with a finished epoch",
     paper="Figure 9",
-    measured=has_any("train/loss"),
+    columns=("train/loss",),
 )
 def losses(groups: Groups, looks: style.Looks) -> Figure:
-    def scale(group: Group) -> str | float:
-        minimum = group.first.description.loss_minimum
-        return group.first.method if minimum is None else minimum
-
-    panels: list[Panel] = []
-    for minimum, members in blocks(groups, scale):
+    panels = []
+    for minimum, members in blocks(groups, _loss_scale):
         words = list(dict.fromkeys(group.method for group in members))
-        words += [] if isinstance(minimum, str) else [f"minimum {minimum:g}"]
+        if not isinstance(minimum, str):
+            words.append(f"minimum {minimum:g}")
         curves = [(group, "train/loss", looks[group.label]) for group in members]
-        panels.append((", ".join(words), curves, minimum))
+        panels.append(Panel(", ".join(words), COLUMNS["train/loss"].chart, curves, minimum))
     return draw_panels(panels)
+
+
+def _loss_scale(group: Group) -> str | float:
+    """Return the minimum of a method's loss, or the method's name if the minimum is unknown."""
+    minimum = group.first.description.loss_minimum
+    return group.method if minimum is None else minimum
 
 
 @partial(
@@ -107,14 +119,12 @@ def losses(groups: Groups, looks: style.Looks) -> Figure:
     caption="kNN classifies an image by the training images with the nearest features. The online "
     "classifier is trained along with the backbone and lags behind it.",
     needs="runs with labelled validation images and the kNN or the online accuracy enabled",
-    measured=has_any(*(column.name for column in charts()[ACCURACY])),
+    columns=[column.name for column in charts()[ACCURACY]],
 )
 def accuracies(groups: Groups, looks: style.Looks) -> Figure:
-    if len(groups) > 1:
-        return _column_panels(groups, looks, charts()[ACCURACY][::-1])
-    figure = _branch_panels(groups, ACCURACIES)
-    figure.axes[0].set_ylabel(ACCURACY)
-    return figure
+    if len(groups) == 1:
+        return _branch_panels(groups, ACCURACIES)
+    return _column_panels(groups, looks, charts()[ACCURACY][::-1])
 
 
 @partial(
@@ -123,83 +133,103 @@ def accuracies(groups: Groups, looks: style.Looks) -> Figure:
     caption="All are computed from the target's outputs, except the Epps–Pulley statistic, which "
     "is computed from the projections. The table of measures explains each one.",
     needs=DIAGNOSTICS,
-    measured=has_any(*(column.name for column in columns.measures())),
+    columns=[column.name for column in columns.measures()],
 )
 def measures(groups: Groups, looks: style.Looks) -> Figure:
     return _column_panels(groups, looks, columns.measures())
 
 
-def _column_panels(groups: Groups, looks: style.Looks, names: Sequence[columns.Column]) -> Figure:
-    """Draw one panel per column, with all settings."""
-    panels: list[Panel] = []
-    for column in names:
+_DRAWN = {
+    name
+    for plot in (effective_rank, alignment, losses, accuracies, measures)
+    for name in plot.columns
+}
+OTHER_COLUMNS = [
+    column for column in COLUMNS.values() if column.chart and column.name not in _DRAWN
+]
+
+
+@partial(
+    Plot,
+    title="All other charts",
+    caption="A panel for each column of metrics.csv that has a chart and is in no figure above. A "
+    "panel's title is its chart, and the label of its vertical axis is the column.",
+    needs=DIAGNOSTICS,
+    columns=[column.name for column in OTHER_COLUMNS],
+)
+def other_charts(groups: Groups, looks: style.Looks) -> Figure:
+    return _column_panels(groups, looks, OTHER_COLUMNS)
+
+
+def _column_panels(groups: Groups, looks: style.Looks, columns: Sequence[Column]) -> Figure:
+    """Draw one panel per column, with all settings that have measured it."""
+    panels = []
+    for column in columns:
         measured = [group for group in groups if group.last(column.name)]
         for _, members in blocks(measured, lambda group: None):
             curves = [(group, column.name, looks[group.label]) for group in members]
-            panels.append(("", curves, column))
+            panels.append(Panel(column.chart, column.label, curves, column))
     return draw_panels(panels)
 
 
 def draw_panels(panels: Sequence[Panel]) -> Figure:
-    """Draw one figure with these panels, each over epochs."""
+    """Draw one figure with these panels."""
     figure, grid = style.figure(len(panels))
-    for (title, curves, _), axes in zip(panels, grid):
-        over_epochs(axes, curves)
-        style.panel_title(axes, title)
-    share_limits(grid, [kind for _, _, kind in panels])
+    for panel, axes in zip(panels, grid):
+        over_epochs(axes, panel.label, panel.curves)
+        style.panel_title(axes, panel.title)
+    share_limits(grid, [panel.scale for panel in panels])
     return figure
 
 
-def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
+def over_epochs(axes: Axes, label: str, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
     """Draw columns over epochs, with thin lines for runs that are not in the mean."""
     for group, column, look in curves:
         draw_curve(axes, group.over_epochs(column), look)
-        for run in uncounted_runs(group):  # "_" keeps them out of the legend
-            thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
+        # "_" keeps a line out of the legend.
+        thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
+        for run in uncounted_runs(group):
             draw_curve(axes, curve_of([run], column), thin)
-    axes.set_ylabel(axis_label(curves[0][1]))
+    style.y_label(axes, label)
     style.integer_axis(axes, "epoch")
-    style.mark_empty(axes, f"{curves[0][1]}\nwas not measured")
+    style.mark_empty(axes, f"{label}\nwas not measured")
 
 
 def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
     """Draw the mean over seeds, with a band from minimum to maximum."""
-    measured = np.isfinite(curve.x) & np.isfinite(curve.mean)
-    x, mean, low, high = (v[measured] for v in (curve.x, curve.mean, curve.low, curve.high))
-    style.draw_line(axes, x, mean, look)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.16, linewidth=0)
+    style.draw_line(axes, curve.x, curve.mean, look)
+    axes.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.16, linewidth=0)
 
 
-def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
-    """Give non-empty panels of the same kind the same vertical limits."""
-    for kind in set(kinds):
-        same = [axes for axes, other in zip(panels, kinds) if other == kind and axes.lines]
-        limits = [end for axes in same for end in axes.get_ylim()]
+def share_limits(panels: Sequence[Axes], scales: Sequence[Hashable]) -> None:
+    """Give non-empty panels of the same scale the same vertical limits."""
+    for scale in set(scales):
+        same = [axes for axes, other in zip(panels, scales) if other == scale and axes.lines]
+        limits = [limit for axes in same for limit in axes.get_ylim()]
         for axes in same:
             axes.set_ylim(min(limits), max(limits))
 
 
-def blocks(
-    groups: Sequence[Group], kind: Callable[[Group], Hashable]
-) -> Iterator[tuple[Any, list[Group]]]:
-    """Yield kind and settings of each panel; a kind with many settings gets several panels."""
-    kinds: dict[Hashable, list[Group]] = {}
+def blocks(groups: Groups, kind: Callable[[Group], Kind]) -> list[tuple[Kind, list[Group]]]:
+    """Return kind and settings of each panel; a kind with many settings gets several panels."""
+    by_kind: dict[Kind, list[Group]] = {}
     for group in groups:
-        kinds.setdefault(kind(group), []).append(group)
-    for name, members in kinds.items():
+        by_kind.setdefault(kind(group), []).append(group)
+    panels = []
+    for value, members in by_kind.items():
         for start in range(0, len(members), style.SERIES):
-            yield name, members[start : start + style.SERIES]
+            panels.append((value, members[start : start + style.SERIES]))
+    return panels
 
 
 def rank_scale(group: Group) -> tuple[bool, int]:
     """Return softmax and dimension of the outputs; ranks are comparable if these are equal."""
-    lam = group.spectrum()[1].get("lam_target")
-    return group.first.description.softmax, 0 if lam is None else lam.shape[1]
+    _, arrays = group.spectrum()
+    dimensions = arrays["lam_target"].shape[1] if arrays else 0
+    return group.first.description.softmax, dimensions
 
 
 def axis_label(name: str) -> str:
-    """Return a column's label for a vertical axis."""
+    """Return the label of an axis with one column."""
     column = COLUMNS[name]
-    if column.chart == ACCURACY:
-        return f"{column.label} (%)"
-    return column.label if column.meaning else column.chart
+    return f"{column.label} (%)" if column.chart == ACCURACY else column.chart

@@ -34,19 +34,20 @@ def draw(runs: Sequence["Figure5"]) -> Figure:
 
 
 def _panel(axes: Axes, run: "Figure5") -> None:
-    online = run.branch == "online"
     # The colour shows the variant, and the dashes show the group.
     colours = style.looks(curve.variant for curve in run.curves)
     dashes = style.looks(curve.group for curve in run.curves)
     for curve in run.curves:
         look = {**colours[curve.variant], "linestyle": dashes[curve.group]["linestyle"]}
         look["label"] = f"{NAMES.get(curve.name, curve.name)}, slope {curve.slope:.2f}"
-        if curve.trained and not online:
-            look |= {"linewidth": 2.4, "label": f"{look['label']} (this run)"}
-        style.draw_line(axes, curve.lam, np.where(curve.value > 0, curve.value, np.nan), look)
+        if curve.trained and run.branch == "target":
+            look["label"] += " (this run)"
+            look["linewidth"] = 2.4
+        positive = np.where(curve.value > 0, curve.value, np.nan)
+        style.draw_line(axes, curve.lam, positive, look)
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
-    if online:
+    if run.branch == "online":
         axes.set(xlabel=r"target's eigenvalue $\lambda_z$", ylabel="online filter")
     else:
         ratio = r"$\sqrt{\lambda_z/\lambda_p}$"

@@ -26,6 +26,8 @@ def draw_filter(effect: Preview, note: str = "") -> Figure:
 
 
 def _draw(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
-    style.draw_line(axes, x.numpy(), y.numpy(), style.look("", color, marker="o", markersize=3))
-    axes.set_ylim(bottom=min(0, float(y.min())))
+    look = style.look("", color, marker="o", markersize=3)
+    style.draw_line(axes, x.numpy(), y.numpy(), look)
+    bottom = min(0, float(y.min()))
+    axes.set_ylim(bottom=bottom)
     style.log_axis(axes.xaxis)

@@ -1,7 +1,6 @@
 """Figures that compare the last values of settings: against p, and as a list."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
@@ -13,22 +12,21 @@ from matplotlib.ticker import MaxNLocator
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.plots.epochs import axis_label
+from rdm_solo.plots.ranks import BRANCHES
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
-# As in every figure, but if a panel has several settings, the colour marks the setting.
-BRANCHES = {"erank/target": style.TARGET, "erank/online": style.ONLINE}
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
 DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}
 # Maximum characters per line of a setting's name, and the line height in inches.
 LETTERS, LINE = 26, 0.16
 
 
-def accuracy(members: Groups) -> str:
+def accuracy(groups: Groups) -> str:
     """Return the column of the kNN accuracy, or of the online accuracy if kNN was not measured."""
-    names = [column.name for column in charts()[ACCURACY]]
-    measured = [name for name in names if any(group.last(name) for group in members)]
-    return (measured or names)[-1]
+    online, knn = (column.name for column in charts()[ACCURACY])
+    without_knn = not any(group.last(knn) for group in groups)
+    return online if without_knn and any(group.last(online) for group in groups) else knn
 
 
 def panel_row(group: Group) -> tuple[str, str]:
@@ -38,9 +36,11 @@ def panel_row(group: Group) -> tuple[str, str]:
 
 def _with_exponents(all_groups: Groups) -> list[Group]:
     """Return all settings of the methods of which a filter was run with several exponents."""
-    exponents = {(panel_row(g), g.family, g.first.p) for g in all_groups if g.first.p is not None}
-    counts = Counter((row, family) for row, family, _ in exponents)
-    rows = {row for (row, _), count in counts.items() if count > 1}
+    exponents = defaultdict(set)
+    for group in all_groups:
+        if group.first.p is not None:
+            exponents[panel_row(group), group.family].add(group.first.p)
+    rows = [row for (row, _), values in exponents.items() if len(values) > 1]
     return [group for group in all_groups if panel_row(group) in rows]
 
 
@@ -56,45 +56,68 @@ def _with_exponents(all_groups: Groups) -> list[Group]:
 )
 def sweep(groups: Groups, looks: style.Looks) -> Figure:
     rows = list(dict.fromkeys(map(panel_row, groups)))
-    series = style.looks(group.family for group in groups)
+    families = style.looks(group.family for group in groups)
     figure, panels = style.figure(3 * len(rows), columns=3)
-    columns = [[accuracy(groups)], [*BRANCHES], ["erank/gap"]]
     for i, row in enumerate(rows):
         members = [group for group in groups if panel_row(group) == row]
-        for axes, panel_columns in zip(panels[3 * i :], columns):
-            _last_values(axes, members, panel_columns, series)
-        style.panel_title(panels[3 * i], ", ".join(row))
-    for look in BRANCHES.values():
-        panels[-1].plot([], [], **{**look, **({"color": style.GREY} if len(series) > 1 else {})})
+        accuracies, ranks, gaps = panels[3 * i : 3 * i + 3]
+        for family, look in families.items():
+            same = [group for group in members if group.family == family]
+            solid = {**look, "linestyle": "-"}
+            _draw_against_p(accuracies, same, accuracy(groups), solid)
+            for column, branch in BRANCHES.items():
+                _draw_against_p(ranks, same, column, {**branch, **_kept(look, families)})
+            _draw_against_p(gaps, same, "erank/gap", solid)
+        _label_panel(accuracies, accuracy(groups))
+        _label_panel(ranks, "erank/target")
+        _label_panel(gaps, "erank/gap")
+        style.panel_title(accuracies, ", ".join(row))
+    # Entries of the legend for the branches.
+    for branch in BRANCHES.values():
+        color = style.GREY if len(families) > 1 else branch["color"]
+        panels[-1].plot([], [], **{**branch, "color": color})
     return figure
 
 
-def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: style.Looks) -> None:
-    """Draw last values against p, or as a horizontal line if a setting has no p."""
-    kept = ("label", "color") if len(series) > 1 else ("label",)
-    for column in columns:
-        marks = {part: x for part, x in BRANCHES.get(column, {}).items() if part not in kept}
-        looks = {name: {**look, "linestyle": "-", **marks} for name, look in series.items()}
-        points: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
-        for group in members:
-            name, values, p = group.family, group.last(column), group.first.p
-            look = looks[name]
-            if not values:
-                continue
-            if p is None:
-                axes.axhline(float(np.mean(values)), **{**look, **ACROSS})
-            elif diverged(group):
-                axes.plot([p], [np.mean(values)], **{**look, **DIVERGED})
-            else:
-                points[name].append((p, values))
-        for name, pairs in points.items():
-            look = looks[name]
-            x, seeds = zip(*sorted(pairs))
-            axes.plot(x, [np.mean(values) for values in seeds], **look)
-            axes.vlines(x, [min(v) for v in seeds], [max(v) for v in seeds], look["color"], lw=1)
-    axes.set(xlabel="exponent p", ylabel=axis_label(columns[0]))
+def _kept(look: style.Look, families: style.Looks) -> style.Look:
+    """Return the parts of a filter's look that replace a branch's: its name, and its colour.
+
+    A single filter leaves the colour to the branch.
+    """
+    if len(families) == 1:
+        return {"label": look["label"]}
+    return {"label": look["label"], "color": look["color"]}
+
+
+def _draw_against_p(axes: Axes, groups: Groups, column: str, look: style.Look) -> None:
+    """Draw a filter's last values against p, or as horizontal lines if it has no p."""
+    points = []
+    for group in groups:
+        values, p = group.last(column), group.first.p
+        if not values:
+            continue
+        mean = float(np.mean(values))
+        if p is None:
+            axes.axhline(mean, **{**look, **ACROSS})
+        elif diverged(group):
+            axes.plot([p], [mean], **{**look, **DIVERGED})
+        else:
+            points.append((p, mean, min(values), max(values)))
+    if points:
+        exponents, means, low, high = zip(*sorted(points))
+        axes.plot(exponents, means, **look)
+        axes.vlines(exponents, low, high, look["color"], lw=1)
+
+
+def _label_panel(axes: Axes, column: str) -> None:
+    axes.set(xlabel="exponent p", ylabel=axis_label(column))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    style.mark_empty(axes, f"{columns[0]}\nwas not measured")
+    style.mark_empty(axes, f"{column}\nwas not measured")
+
+
+def _several(all_groups: Groups) -> Groups:
+    """Return all settings if there are several that do not only differ in p."""
+    return all_groups if len(all_groups) > max(1, len(_with_exponents(all_groups))) else []
 
 
 @partial(
@@ -104,25 +127,28 @@ def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: st
     "all diverged.",
     needs="several settings that do not only differ in p",
     seeds="Large points: mean of {n} seeds. Small points: single seeds.",
-    choose=lambda groups: groups if len(groups) > max(1, len(_with_exponents(groups))) else [],
+    choose=_several,
 )
 def comparison(groups: Groups, looks: style.Looks) -> Figure:
     measured = accuracy(groups)
     upwards = sorted(groups, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
-    names = [style.wrap(g.label, LETTERS * style.char_width(8), 8) for g in upwards]
-    height = LINE * (2 + max(name.count("\n") for name in names))
+    width = LETTERS * style.char_width(8)
+    names = [style.wrap(group.label, width, 8) for group in upwards]
+    lines = 1 + max(name.count("\n") for name in names)
+    height = 0.5 + LINE * (lines + 1) * len(names)
     columns = [measured, "erank/centred", "erank/gap"]
-    columns += ["rate/slope"] if any(group.last("rate/slope") for group in groups) else []
-    figure, panels = style.figure(len(columns), panel=(3.5, 0.5 + height * len(names)))
+    figure, panels = style.figure(len(columns), panel=(3.5, height))
     for axes, column in zip(panels, columns):
         for y, group in enumerate(upwards):
+            values = group.last(column)
             points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
             points["marker"] = "X" if diverged(group) else "o"
-            if values := group.last(column):
+            if values:
                 axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **points)
                 axes.plot([np.mean(values)], [y], markersize=6, **points)
-        axes.set_yticks(range(len(names)), names if axes is panels[0] else [""] * len(names))
+        axes.set_yticks(range(len(names)), [""] * len(names))
         axes.set_ylim(-0.5, len(names) - 0.5)
         axes.set_xlabel(axis_label(column))
         style.mark_empty(axes, f"{column}\nwas not measured")
+    panels[0].set_yticks(range(len(names)), names)
     return figure

@@ -17,6 +17,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -84,10 +85,12 @@ _MARKERS = "osD^vP*X<>"
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, with the name as label; 140 looks are distinct."""
-    names = dict.fromkeys(names)
-    colours = _COLOURS if len(names) > 1 else (BLACK,)
-    cycle = zip(names, *map(itertools.cycle, (colours, _LINES, _MARKERS)))
-    return {name: look(name, *parts) for name, *parts in cycle}
+    unique = dict.fromkeys(names)
+    colours = _COLOURS if len(unique) > 1 else (BLACK,)
+    parts = zip(
+        unique, itertools.cycle(colours), itertools.cycle(_LINES), itertools.cycle(_MARKERS)
+    )
+    return {name: look(name, color, line, marker) for name, color, line, marker in parts}
 
 
 class _Figure(Figure):
@@ -110,9 +113,11 @@ def figure(
     Panels are smaller if four are in a row. Call :func:`finish` after drawing.
     """
     columns = min(panels, columns)
-    panel = panel or ((2.7, 2.5) if columns > 3 else (3.3, 2.6))
     rows = math.ceil(panels / columns)
-    figure = _Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
+    if panel is None:
+        panel = (2.7, 2.5) if columns > 3 else (3.3, 2.6)
+    width, height = panel
+    figure = _Figure(figsize=(width * columns, height * rows), layout="constrained")
     grid = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
     for axes in grid:
         # Ticks are created when drawn, outside of `styled`, so their style is set on the axes.
@@ -122,7 +127,14 @@ def figure(
 
 def panel_title(axes: Axes, text: str) -> None:
     """Set a panel's title, wrapped to the panel's width."""
-    axes.set_title(wrap(text, axes.bbox.width / axes.figure.dpi, 9.5), loc="left")
+    width = axes.bbox.width / axes.figure.dpi
+    axes.set_title(wrap(text, width, 9.5), loc="left")
+
+
+def y_label(axes: Axes, text: str) -> None:
+    """Label the vertical axis, wrapped to the panel's height."""
+    height = axes.bbox.height / axes.figure.dpi
+    axes.set_ylabel(wrap(text, height, 9))
 
 
 def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
@@ -135,15 +147,19 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
     figure.supxlabel("")
     figure.set_label(note)  # unwrapped, for the report
     figure.suptitle(wrap(title, width, 11), x=0, y=1, ha="left", va="bottom", fontsize=11)
-    labelled = (a.get_legend_handles_labels() for a in figure.axes if a.get_legend() is None)
-    entries = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
+    entries: dict[str, Artist] = {}
+    for axes in figure.axes:
+        if axes.get_legend() is None:
+            lines, labels = axes.get_legend_handles_labels()
+            entries.update(zip(labels, lines))
     if entries or note:
-        names = [wrap(label, width - 0.6, 8.5) for label in entries]
-        longest = min(width - 0.6, char_width(8.5) * max(map(len, entries), default=1))
+        # A line's sample takes 0.6 inches.
+        longest = char_width(8.5) * max(map(len, entries), default=1)
+        column_width = 0.6 + min(width - 0.6, longest)
         figure.legend(
             list(entries.values()),
-            names,
-            ncols=max(1, int(width / (longest + 0.6))),
+            [wrap(label, width - 0.6, 8.5) for label in entries],
+            ncols=max(1, int(width / column_width)),
             loc="upper left",
             bbox_to_anchor=(0, 0),
             title=wrap(note, width, 7.5),
@@ -166,8 +182,7 @@ def wrap(text: str, width: float, size: float) -> str:
     """Wrap text to ``width`` inches and typeset its exponents."""
     chars = int(width / char_width(size))
     text = text.replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
-    lines = [textwrap.fill(line, chars, break_on_hyphens=False) for line in text.split("\n")]
-    return typeset("\n".join(lines))
+    return typeset(textwrap.fill(text, chars, break_on_hyphens=False))
 
 
 def typeset(text: str) -> str:
@@ -184,7 +199,8 @@ def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:
     """Draw the finite points, if any, with at most 20 markers."""
     finite = np.isfinite(x) & np.isfinite(y)
     if finite.any():
-        axes.plot(x[finite], y[finite], **{"markevery": 1 + int(finite.sum()) // 20, **look})
+        markevery = 1 + int(finite.sum()) // 20
+        axes.plot(x[finite], y[finite], **{"markevery": markevery, **look})
 
 
 def integer_axis(axes: Axes, label: str) -> None:
@@ -200,14 +216,18 @@ def start_at_zero(axes: Axes) -> None:
 
 def log_axis(axis: Axis) -> None:
     """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
-    axes = axis.axes
-    (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(numticks=4))
-    axis.set_minor_formatter(NullFormatter())
+    if axis is axis.axes.xaxis:
+        axis.axes.set_xscale("log")
+    else:
+        axis.axes.set_yscale("log")
     low, high = sorted(axis.get_view_interval())
-    if high < 100 * low:  # decades alone would give one label or none
-        few = MaxNLocator(nbins=3) if high < 10 * low else LogLocator(subs=(1, 3))
-        axis.set_major_locator(few)
+    if high < 10 * low:
+        axis.set_major_locator(MaxNLocator(nbins=3))
+    elif high < 100 * low:  # decades alone would give one label
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
+    else:
+        axis.set_major_locator(LogLocator(numticks=4))
+    axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter("{x:.3g}")  # powers of ten are slow to typeset
 
 
@@ -228,12 +248,12 @@ def save(
     paths = [folder / f"{name}.{kind}" for kind in formats]
     # Measured once: "tight" would draw the figure once more for each file.
     box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
-    for path in paths:
+    options: Any = {"dpi": DPI, "bbox_inches": box}
+    for kind, path in zip(formats, paths):
         # Without a date, files of the same run are identical.
-        dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
-        options: Any = {"dpi": DPI, "metadata": dateless, "bbox_inches": box}
-        options["format"] = path.suffix[1:]
-        write_atomically(path, functools.partial(figure.savefig, **options))
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        draw = functools.partial(figure.savefig, format=kind, metadata=metadata, **options)
+        write_atomically(path, draw)
     return paths
 
 
@@ -241,5 +261,6 @@ def pixels(figure: Figure) -> np.ndarray:
     """Return the figure as bytes of shape ``(height, width, 3)``."""
     figure.savefig(file := io.BytesIO(), format="png")
     file.seek(0)
-    image: np.ndarray = (imread(file)[..., :3] * 255).round().astype(np.uint8)
+    colours = imread(file)[..., :3]  # from 0 to 1, without alpha
+    image: np.ndarray = (255 * colours).round().astype(np.uint8)
     return image

@@ -2,7 +2,8 @@
 
 To add a scalar, add an entry here and compute its value: a measure of spectra in
 ``rdm_solo/spectra/epoch_summary.py``, any other in the callback that logs it. The table and the
-loggers show every column; ``chart``, ``meaning`` and ``compared`` add it to other places.
+loggers show every column. A ``chart`` adds it to the figures of the report and to the dashboard,
+``meaning`` and ``compared`` add it to tables.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ class Column:
 
     name: str  # in metrics.csv and in every logger
     label: str  # in table heads, legends and sentences
-    # Title and y label of its chart in the report and the dashboard; empty for no chart.
+    # Title of its chart in the report and the dashboard; empty for no chart.
     chart: str = ""
     meaning: str = ""  # how to read it; if set, the report lists it under other measures of rank
     digits: int = 2  # decimals in tables

@@ -133,6 +133,10 @@ class Run:
         """The number of the last epoch; 0 if none has finished."""
         return int(self.metrics["epoch"][-1]) if self.epochs else 0
 
+    def has_values(self, column: str) -> bool:
+        """Return whether a column has a finite value in any epoch."""
+        return bool(np.isfinite(self.metrics.get(column, np.empty(0))).any())
+
     def last(self, column: str) -> float:
         """Return a column's value in :meth:`last_measured`; NaN if it is missing or not finite."""
         rows = self._rows(column)

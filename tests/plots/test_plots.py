@@ -7,6 +7,7 @@ from dataclasses import replace
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.transforms import Bbox
@@ -16,144 +17,220 @@ from rdm_solo import plots
 from rdm_solo.plots import style
 from rdm_solo.runs import Run, columns
 from rdm_solo.runs.groups import by_setting
+from rdm_solo.theory.filter_effect import predict_effect
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"
 KNN = {"val__knn_acc1": [60, 70, 80]}
-MEASURED = {column.name.replace("/", "__"): [1, 2, 3] for column in columns.measures()}
+CHARTED = [column.name for column in columns.COLUMNS.values() if column.chart or column.meaning]
+MEASURED = {name.replace("/", "__"): [1, 2, 3] for name in CHARTED}
 
 
-def ranks(target: list[float], online: list[float] | None = None) -> dict:
-    low = online or [value - 1 for value in target]
-    gap = [z - p for z, p in zip(target, low)]
-    return {"erank__target": target, "erank__online": low, "erank__gap": gap}
+def ranks(target: list[float]) -> dict[str, list[float]]:
+    """Return the columns of a run whose online rank is the target's rank minus 1."""
+    return {
+        "erank__target": target,
+        "erank__online": [rank - 1 for rank in target],
+        "erank__gap": [1] * len(target),
+    }
 
 
 def settings(count: int, seeds: int = 1) -> list[Run]:
-    """Settings with that many seeds each."""
+    """Return the runs of some settings with that many seeds each."""
     return [
-        run(round(-0.99 + i / count, 3), seed, options={"option": i}, **KNN, **MEASURED)
+        run(round(-0.99 + i / count, 3), seed, options={"option": i}, **MEASURED)
         for i in range(count)
         for seed in range(seeds)
     ]
 
 
-def lines(axes, label: str):
+def line(axes, label: str):
+    """Return the first line with a label."""
     return next(line for line in axes.lines if line.get_label() == label)
 
 
-def series(axes) -> list:
-    """The lines of a panel that have a name."""
+def points(line) -> tuple[list[float], list[float]]:
+    """Return the points of a line."""
+    return line.get_xdata().tolist(), line.get_ydata().tolist()
+
+
+def labelled(axes) -> list:
+    """Return the lines that a legend lists."""
     return [line for line in axes.lines if not str(line.get_label()).startswith("_")]
 
 
+def labels(axes) -> list[str]:
+    return [line.get_label() for line in axes.lines]
+
+
 def legends(figure: Figure) -> list[Legend]:
-    beside = (axes.get_legend() for axes in figure.axes)
+    beside = [axes.get_legend() for axes in figure.axes]
     return [*figure.legends, *filter(None, beside)]
 
 
 def boxes(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Return every text that is shown, with its place in pixels."""
+    """Return every visible text and its place in pixels."""
     texts = [*figure.texts]
-    for key in legends(figure):
-        texts += [key.get_title(), *key.get_texts()]
+    for legend in legends(figure):
+        texts += [legend.get_title(), *legend.get_texts()]
     for axes in figure.axes:
         texts += [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
-        for axis, place in ((axes.xaxis, 0), (axes.yaxis, 1)):
+        for axis, coordinate in ((axes.xaxis, 0), (axes.yaxis, 1)):
             low, high = sorted(axis.get_view_interval())
-            ticks = [*axis.get_majorticklabels(), *axis.get_minorticklabels()]
-            texts += [t for t in ticks if low - 1e-9 <= t.get_position()[place] <= high + 1e-9]
-    shown = [text for text in texts if text.get_visible() and text.get_text().strip()]
-    return [(text.get_text(), text.get_window_extent()) for text in shown]
+            for tick in [*axis.get_majorticklabels(), *axis.get_minorticklabels()]:
+                if low - 1e-9 <= tick.get_position()[coordinate] <= high + 1e-9:
+                    texts.append(tick)
+    visible = [text for text in texts if text.get_visible() and text.get_text().strip()]
+    return [(text.get_text(), text.get_window_extent()) for text in visible]
 
 
 def meet(one: Bbox, other: Bbox, slack: float = 0.5) -> bool:
-    wide = min(one.x1, other.x1) - max(one.x0, other.x0)
-    high = min(one.y1, other.y1) - max(one.y0, other.y0)
-    return wide > slack and high > slack
+    width = min(one.x1, other.x1) - max(one.x0, other.x0)
+    height = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return width > slack and height > slack
 
 
 @style.styled
-def covered(figure: Figure) -> list[str]:
-    """Return every collision: text on text, text or key on a panel."""
+def collisions(figure: Figure) -> list[str]:
+    """Return every text on another text, and every text or legend on a panel."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a glyph that the font lacks, a layout without room
         # matplotlib before 3.10.7 calls today's pyparsing by old names.
         warnings.filterwarnings("ignore", ".* deprecated - use", DeprecationWarning)
         figure.draw_without_rendering()
     texts = boxes(figure)
-    pairs = itertools.combinations(texts, 2)
-    collisions = [f"{a!r} on {b!r}" for (a, x), (b, y) in pairs if meet(x, y)]
     panels = [axes.get_window_extent() for axes in figure.axes]
     inside = {text.get_text() for axes in figure.axes for text in axes.texts}
+    result = []
+    for (one, one_box), (other, other_box) in itertools.combinations(texts, 2):
+        if meet(one_box, other_box):
+            result.append(f"{one!r} on {other!r}")
     for text, box in texts:
         if text not in inside and any(meet(box, panel, 2.0) for panel in panels):
-            collisions.append(f"{text!r} on a panel")
-    for key in legends(figure):
-        if any(meet(key.get_window_extent(), panel) for panel in panels):
-            collisions.append("the key on a panel")
+            result.append(f"{text!r} on a panel")
+    for legend in legends(figure):
+        if any(meet(legend.get_window_extent(), panel) for panel in panels):
+            result.append("a legend on a panel")
     if any(min(panel.width, panel.height) < 90 for panel in panels):
-        collisions.append("a panel has shrunk to nothing")
-    return collisions
+        result.append("a panel has shrunk to nothing")
+    return result
 
 
 def test_collisions_are_seen():
     figure = plots.effective_rank([run()])
-    assert covered(figure) == []
+    assert collisions(figure) == []
     figure.text(0.5, 0.5, "in the way")
     figure.text(0.51, 0.5, "of this")
-    assert {"'in the way' on 'of this'", "'in the way' on a panel"} <= set(covered(figure))
+    assert {"'in the way' on 'of this'", "'in the way' on a panel"} <= set(collisions(figure))
+
+
+SEVERAL = [
+    run(None, method="a_method_whose_name_is_as_long_as_that_of_its_filter", filter=LONG),
+    run(-0.5, options={f"method.{LONG}": -0.5}, **MEASURED),
+    run(-0.3, options={f"method.{LONG}": -0.3}, **MEASURED),
+    run(-0.5, 1, epochs=1, options={f"method.{LONG}": -0.5}),
+    run(None, method="vanilla", filter="none", **MEASURED),
+]
 
 
 @pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
 def test_nothing_covers_anything(plot):
-    """Of one setting, of several with long names and unequal seeds, and of many."""
-    measured = {**KNN, **MEASURED}
-    several = [
-        run(None, method="a_method_whose_name_is_as_long_as_that_of_its_filter", filter=LONG),
-        *(run(p, options={f"method.{LONG}": p}, **measured) for p in (-0.5, -0.3)),
-        run(-0.5, 1, epochs=1, options={f"method.{LONG}": -0.5}),
-        run(None, method="vanilla", filter="none", **measured),
-    ]
-    drawn = 0
-    for runs in ([run(**measured)], several, settings(9, 2)):
-        # A figure with a panel for each setting has the same panels again.
-        many = len(runs) > 9 and plot.name not in ("sweep", "comparison")
-        if plot.select(by_setting(runs)) and not many:
-            assert covered(plot(runs)) == []
-            drawn += 1
+    samples = [[run(**MEASURED)], SEVERAL]
+    if plot.name in ("sweep", "comparison"):  # the others repeat the panels of few settings
+        samples.append(settings(9, seeds=2))
+    drawn = [runs for runs in samples if plot.select(by_setting(runs))]
     assert drawn
+    for runs in drawn:
+        assert collisions(plot(runs)) == []
 
 
 def test_long_runs_and_large_spectra_cover_nothing():
     long = run(epochs=400, k=512, options={"max_epochs": 400})
-    assert covered(plots.effective_rank([long])) == covered(plots.spectra([long])) == []
-    (line,) = plots.losses([long]).axes[0].lines
-    assert len(line.get_xdata()) == 400
-    assert 10 < 400 / line.get_markevery() <= 20, "markers"
+    assert collisions(plots.effective_rank([long])) == []
+    assert collisions(plots.spectra([long])) == []
+    (losses,) = plots.losses([long]).axes[0].lines
+    assert len(losses.get_xdata()) == 400
+    assert 10 < 400 / losses.get_markevery() <= 20, "markers"
 
 
-def test_lines_are_the_columns_and_bands_the_seeds():
+def test_every_column_with_a_chart_is_drawn_over_epochs():
+    values = {name: [10.0 * i + 1, 10.0 * i + 5, 10.0 * i + 3] for i, name in enumerate(CHARTED)}
+    measured = run(**{name.replace("/", "__"): column for name, column in values.items()})
+    drawn = []
+    for plot in plots.PLOTS:
+        if plot.select(by_setting([measured])):
+            for axes in plot([measured]).axes:
+                if axes.get_xlabel() == "epoch":
+                    drawn += [points(line) for line in axes.lines]
+    missing = [name for name, column in values.items() if ([1, 2, 3], column) not in drawn]
+    assert missing == []
+
+
+def test_other_charts_have_a_panel_for_each_column_that_was_measured():
+    figure = plots.other_charts([run(filter__monotonicity=[0.1, 0.5, 0.2]), run(-1.0)])
+    by_label = {axes.get_ylabel().replace("\n", " "): axes for axes in figure.axes}
+    assert set(by_label) == {
+        "gap",
+        "effective rank, projection",
+        "effective rank around the mean",
+        "alignment with C₊",
+        "monotonicity sorted",
+        "monotonicity directional",
+        "projection's variance",
+    }
+    monotonicity = by_label["monotonicity sorted"]
+    assert monotonicity.get_title(loc="left").startswith("monotonicity of")
+    assert points(line(monotonicity, "SimSiam, target filter σ^-0.5"))[1] == [0.1, 0.5, 0.2]
+    assert points(line(monotonicity, "SimSiam, target filter σ^-1"))[1] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "branches"),
+    [
+        (
+            "effective_rank",
+            {"erank/target": "target", "erank/online": "online"},
+        ),
+        (
+            "alignment",
+            {
+                "alignment/online_target": "plain mean (99.99 % of the eigenvalues' sum)",
+                "alignment/online_target_weighted": "weighted by eigenvalues",
+            },
+        ),
+        ("accuracies", {"val/knn_acc1": "kNN", "val/acc1": "online classifier"}),
+        ("losses", {"train/loss": ""}),
+    ],
+)
+def test_lines_are_the_columns_of_the_table(name, branches):
+    changed = {column.replace("/", "__"): [0.1, 0.4, 0.3] for column in branches}
+    first, *_ = changed
+    measured = run(**{**changed, first: [0.2, 0.1, 0.5]})
+    (axes,) = getattr(plots, name)([measured]).axes
+    for column, label in branches.items():
+        label = label or axes.lines[0].get_label()
+        assert points(line(axes, label)) == ([1, 2, 3], measured.metrics[column].tolist())
+
+
+def test_bands_are_the_range_over_seeds():
     seeds = [run(seed=seed, **ranks([4 + seed, 5 + seed, 6 + seed])) for seed in (0, 1, 5)]
     figure = plots.effective_rank(seeds)
     (axes,) = figure.axes
-    assert lines(axes, "target").get_xdata().tolist() == [1, 2, 3]
-    assert lines(axes, "target").get_ydata() == pytest.approx([6, 7, 8])
-    assert lines(axes, "online").get_ydata() == pytest.approx([5, 6, 7])
-    points = axes.collections[0].get_paths()[0].vertices
-    ends = points[np.isclose(points[:, 0], 1), 1]
+    assert points(line(axes, "target"))[1] == pytest.approx([6, 7, 8])
+    assert points(line(axes, "online"))[1] == pytest.approx([5, 6, 7])
+    outline = axes.collections[0].get_paths()[0].vertices
+    ends = outline[np.isclose(outline[:, 0], 1), 1]
     assert (ends.min(), ends.max()) == pytest.approx((4, 9))
     assert figure.get_label() == "Line: mean of 3 seeds. Band: minimum to maximum."
 
 
-def test_a_run_behind_the_others_is_a_thin_line_and_in_no_mean():
-    """Epochs without a value are left out."""
-    behind = run(seed=4, epochs=1, **ranks([50]))
-    figure = plots.effective_rank([run(**ranks([4, np.nan, 6])), behind])
-    whole, thin = (line for line in figure.axes[0].lines if line.get_color() == style.VERMILION)
-    assert whole.get_xdata().tolist() == [1, 3]
-    assert whole.get_ydata() == pytest.approx([4, 6])
-    assert thin.get_ydata() == pytest.approx([50])
-    assert thin.get_linewidth() < whole.get_linewidth()
+def test_a_run_with_fewer_epochs_is_a_thin_line_and_in_no_mean():
+    short = run(seed=4, epochs=1, **ranks([50]))
+    figure = plots.effective_rank([run(**ranks([4, np.nan, 6])), short])
+    lines = figure.axes[0].lines
+    mean, thin = (line for line in lines if line.get_color() == style.VERMILION)
+    assert points(mean) == ([1, 3], [4, 6]), "epochs without a value are left out"
+    assert points(thin)[1] == [50]
+    assert thin.get_linewidth() < mean.get_linewidth()
     assert "Not in the mean: SimSiam, target filter σ^-0.5, seed 4 (1 of 3" in figure.get_label()
 
 
@@ -167,7 +244,7 @@ def test_settings_without_measurements_have_no_panel():
 
 
 @pytest.mark.parametrize(
-    ("name", "members"),
+    ("name", "runs"),
     [
         ("effective_rank", [EMPTY]),
         ("variants", [run(None), run(None, filter="identity")]),
@@ -179,23 +256,24 @@ def test_settings_without_measurements_have_no_panel():
         ("spectra", [replace(run(), spectra={})]),
     ],
 )
-def test_each_figure_says_what_it_needs(name, members):
+def test_a_figure_names_what_it_needs(name, runs):
     plot = getattr(plots, name)
     with pytest.raises(ValueError, match=f"{name} needs"):
-        plot(members)
-    assert plot.select(by_setting(members)) == []
+        plot(runs)
+    assert plot.select(by_setting(runs)) == []
 
 
 def test_spectra_are_those_of_the_last_epoch_up_to_rounding():
     one = run(k=64)
     upper, lower = plots.spectra([one]).axes
-    lam_z, lam_p = one.spectra["lam_target"][-1], one.spectra["lam_online"][-1]
+    lam_z = one.spectra["lam_target"][-1]
+    lam_p = one.spectra["lam_online"][-1]
     m = int(np.argmax(lam_z.cumsum() >= 0.9999 * lam_z.sum())) + 1
     assert 1 < m <= 64
-    assert lines(upper, "target").get_ydata() == pytest.approx(lam_z[:m])
-    assert lines(upper, "online").get_ydata() == pytest.approx(lam_p[:m])
-    assert lines(upper, "online").get_xdata().tolist() == list(range(1, m + 1))
-    curve = lines(lower, "filter by sorted eigenvalues")
+    assert line(upper, "target").get_ydata() == pytest.approx(lam_z[:m])
+    assert line(upper, "online").get_ydata() == pytest.approx(lam_p[:m])
+    assert line(upper, "online").get_xdata().tolist() == list(range(1, m + 1))
+    curve = line(lower, "filter by sorted eigenvalues")
     assert curve.get_xdata() == pytest.approx(lam_z[:m])
     assert curve.get_ydata() == pytest.approx(np.sqrt(lam_p / lam_z)[:m])
     assert (upper.get_yscale(), lower.get_xscale(), lower.get_yscale()) == ("log", "log", "linear")
@@ -204,78 +282,104 @@ def test_spectra_are_those_of_the_last_epoch_up_to_rounding():
 def test_rounding_noise_and_dead_networks_are_not_drawn():
     lam = np.array([0.6, 0.4, 1e-17, 0.0])
     figure = plots.epoch_picture({"lam_online": lam, "lam_target": np.full(4, 0.25)}, "epoch 3")
-    assert lines(figure.axes[0], "online").get_ydata().tolist() == [0.6, 0.4]
+    assert points(line(figure.axes[0], "online"))[1] == [0.6, 0.4]
     assert figure.axes[1].texts[0].get_text() == "no filter curve"
     dead = plots.epoch_picture({"lam_online": np.zeros(4), "lam_target": np.zeros(4)})
     assert "rounding noise" in dead.axes[0].texts[0].get_text()
-    assert covered(figure) == covered(dead) == []
+    assert collisions(figure) == []
+    assert collisions(dead) == []
 
 
 def test_variants_stand_beside_the_predictor():
-    members = [
-        *(run(None), run(None, filter="online_log1p"), run(-0.3), run(-0.5)),
-        *(run(None, method="byol"), replace(run(None, filter="linear"), spectra={})),
-    ]
-    (axes,) = plots.variants(members).axes
-    names = ["", ", online filter log(1 + σ)", ", target filter σ^-0.3", ", target filter σ^-0.5"]
-    assert [line.get_label() for line in axes.lines] == [f"SimSiam{name}" for name in names]
-    before = members[2].spectra["lam_projection"][-1]
-    assert lines(axes, "SimSiam, target filter σ^-0.3").get_ydata() == pytest.approx(before)
-    drawn = plots.variants.select(by_setting(members))
-    assert {group.label for group in drawn} == {f"SimSiam{name}" for name in names}
+    strong, weak = run(-0.5), run(-0.3)
+    filtered = [run(None), run(None, filter="online_log1p"), weak, strong]
+    without_spectra = replace(run(None, filter="linear"), spectra={})
+    runs = [*filtered, run(None, method="byol"), without_spectra]
+    (axes,) = plots.variants(runs).axes
+    assert labels(axes) == [member.label for member in filtered]
+    projection = weak.spectra["lam_projection"][-1]
+    assert line(axes, weak.label).get_ydata() == pytest.approx(projection)
+    drawn = plots.variants.select(by_setting(runs))
+    assert [group.label for group in drawn] == labels(axes)
 
 
 def test_symmetric_methods_stand_beside_simsiam():
-    symmetric = [run(None, method=name, filter="none", **KNN) for name in ("vanilla", "symsimsiam")]
-    figure = plots.symmetric([run(None, **KNN), run(), run(None, method="byol"), *symmetric])
+    vanilla = run(None, method="vanilla", filter="none", **KNN)
+    symsimsiam = run(None, method="symsimsiam", filter="none", **KNN)
+    others = [run(None, **KNN), run(), run(None, method="byol")]
+    figure = plots.symmetric([*others, vanilla, symsimsiam])
     accuracy, variance, eigenvalues, branches = figure.axes
     for axes in (accuracy, variance, eigenvalues):
-        assert [line.get_label() for line in axes.lines] == ["Vanilla", "SymSimSiam", "SimSiam"]
-    assert lines(accuracy, "SimSiam").get_ydata().tolist() == [60, 70, 80]
-    assert lines(variance, "Vanilla").get_ydata() == pytest.approx([0.9] * 3)
-    assert [line.get_label() for line in branches.lines] == ["target", "online"]
+        assert labels(axes) == ["Vanilla", "SymSimSiam", "SimSiam"]
+    assert points(line(accuracy, "SimSiam"))[1] == [60, 70, 80]
+    assert points(line(variance, "Vanilla"))[1] == pytest.approx([0.9] * 3)
+    last = vanilla.spectra["lam_target"][-1]
+    assert line(eigenvalues, "Vanilla").get_ydata() == pytest.approx(last)
+    assert labels(branches) == ["target", "online"]
 
 
 def test_losses_with_one_minimum_share_a_panel():
     names = ("simsiam", "symsimsiam", "byol", "dino")
     figure = plots.losses([run(None, method=name, filter="learnable") for name in names])
-    assert [len(series(axes)) for axes in figure.axes] == [2, 1, 1]
+    assert [len(labelled(axes)) for axes in figure.axes] == [2, 1, 1]
+    title = figure.axes[0].get_title(loc="left").replace("\n", " ")
+    assert title == "SimSiam, SymSimSiam, minimum -1"
 
 
 def test_a_sweep_has_means_over_seeds_in_order_and_others_across():
-    pairs = [(p, s, v) for p in (-0.3, -0.9) for s, v in enumerate((70, 71, 75))]
-    members = [run(p, s, val__knn_acc1=[0, 0, v], **ranks([4, 5, 6.4])) for p, s, v in pairs]
-    members += [run(None, val__knn_acc1=[0, 0, 60])]
-    gone = replace(run(-0.7, val__knn_acc1=[0, 0, 9]), diverged=4)
-    accuracy, rank, gap = plots.sweep([*members, gone]).axes
-    line = lines(accuracy, "target filter σ^p")
-    assert line.get_xdata().tolist() == [-0.9, -0.3]
-    assert line.get_ydata() == pytest.approx([72, 72])
-    ends = [sorted(bar[:, 1]) for bar in accuracy.collections[0].get_segments()]
-    assert ends == [[70, 75], [70, 75]]
-    branches = [line for line in rank.lines if line.get_label() == "target filter σ^p"]
-    assert [b.get_ydata()[0] for b in branches] == pytest.approx([6.4, 5.4])
-    assert branches[0].get_markerfacecolor() == "white" != branches[1].get_markerfacecolor()
-    across = lines(accuracy, "learnable predictor")
+    runs = [run(None, val__knn_acc1=[0, 0, 60])]
+    for p in (-0.3, -0.9):
+        for seed, accuracy in enumerate((70, 71, 75)):
+            runs.append(run(p, seed, val__knn_acc1=[0, 0, accuracy], **ranks([4, 5, 6.4])))
+    diverged = replace(run(-0.7, val__knn_acc1=[0, 0, 9]), diverged=4)
+    accuracies, rank, gaps = plots.sweep([*runs, diverged]).axes
+    means = line(accuracies, "target filter σ^p")
+    assert points(means)[0] == [-0.9, -0.3]
+    assert points(means)[1] == pytest.approx([72, 72])
+    bars = accuracies.collections[0].get_segments()
+    assert [sorted(bar[:, 1]) for bar in bars] == [[70, 75], [70, 75]]
+    target, online = (line for line in rank.lines if line.get_label() == "target filter σ^p")
+    assert target.get_ydata() == pytest.approx([6.4, 6.4])
+    assert online.get_ydata() == pytest.approx([5.4, 5.4])
+    assert target.get_markerfacecolor() == "white" != online.get_markerfacecolor()
+    across = line(accuracies, "learnable predictor")
     assert list(across.get_ydata()) == [60, 60]
-    assert across.get_transform() == accuracy.get_yaxis_transform()
-    assert lines(accuracy, "_diverged").get_xdata().tolist() == [-0.7]
-    assert gap.get_ylabel() == "gap (target − online)"
+    assert across.get_transform() == accuracies.get_yaxis_transform()
+    assert points(line(accuracies, "_diverged")) == ([-0.7], [9])
+    assert line(gaps, "target filter σ^p").get_ydata() == pytest.approx([1, 1])
+    assert gaps.get_ylabel() == "gap (target − online)"
 
 
 def test_settings_stand_from_the_most_accurate_down():
     filters = {70: "identity", 90: "learnable", 80: "linear"}
-    members = [run(None, filter=f, val__knn_acc1=[0, 0, x]) for x, f in filters.items()]
-    members[2] = replace(members[2], diverged=4)
-    accuracy, rank, _ = plots.comparison(members).axes
-    means = [line for line in accuracy.lines if line.get_markersize() == 6]
+    runs = [run(None, filter=name, val__knn_acc1=[0, 0, x]) for x, name in filters.items()]
+    runs[2] = replace(runs[2], diverged=4)
+    accuracies, rank, _ = plots.comparison(runs).axes
+    means = [line for line in accuracies.lines if line.get_markersize() == 6]
     heights = {line.get_xdata()[0]: line.get_ydata()[0] for line in means}
     assert heights[70] < heights[80] < heights[90]
-    assert {line.get_marker() for line in accuracy.lines} == {"o", "X"}
+    names = [tick.get_text().replace("\n", " ") for tick in accuracies.get_yticklabels()]
+    assert names == ["SimSiam, identity", "SimSiam, linear", "SimSiam"]
+    assert {line.get_marker() for line in accuracies.lines} == {"o", "X"}
     assert rank.get_xlabel() == "effective rank around the mean"
-    members[0] = replace(members[0], metrics=members[0].metrics | {"rate/slope": np.ones(3)})
-    slope = plots.comparison(members).axes[3]
-    assert {line.get_xdata()[0] for line in slope.lines} == {1.0}
+
+
+@pytest.mark.parametrize(("branch", "symbol"), [("target", "h"), ("online", "g")])
+def test_a_filter_is_drawn_with_its_equivalent_online_filter(branch, symbol):
+    sigma = torch.tensor([8.0, 4.0, 1.0], dtype=torch.float64)
+    effect = predict_effect("own", branch, lambda sigma: sigma**-0.5, sigma)
+    figure = plots.draw_filter(effect, "A note.")
+    function, curve = figure.axes
+    assert function.lines[0].get_xdata() == pytest.approx([8, 4, 1])
+    assert function.lines[0].get_ydata() == pytest.approx(sigma.numpy() ** -0.5)
+    assert function.get_ylabel() == rf"${symbol}(\sigma)$"
+    ratio = (effect.lam_p / effect.lam_z).sqrt().numpy()
+    # Equal up to the scale of the curve.
+    assert curve.lines[0].get_ydata() / ratio == pytest.approx(
+        curve.lines[0].get_ydata()[0] / ratio[0]
+    )
+    assert figure.get_label() == "A note."
+    assert collisions(figure) == []
 
 
 def test_panels_have_at_most_eight_settings_each_with_one_look_in_all_figures():
@@ -284,10 +388,10 @@ def test_panels_have_at_most_eight_settings_each_with_one_look_in_all_figures():
         figure = plot(settings(20))
         assert len(legends(figure)[0].get_texts()) == 20
         for axes in figure.axes:
-            assert 0 < len(series(axes)) <= 8
-            for s in series(axes):
-                look = (s.get_color(), str(s.get_linestyle()), s.get_marker())
-                looks.setdefault(str(s.get_label()), set()).add(look)
+            assert 0 < len(labelled(axes)) <= 8
+            for drawn in labelled(axes):
+                look = (drawn.get_color(), str(drawn.get_linestyle()), drawn.get_marker())
+                looks.setdefault(drawn.get_label(), set()).add(look)
     assert all(len(same) == 1 for same in looks.values())
     assert len(looks) == len(set.union(*looks.values())) == 20
 
@@ -295,16 +399,28 @@ def test_panels_have_at_most_eight_settings_each_with_one_look_in_all_figures():
 def test_ranks_of_one_kind_of_output_share_their_limits():
     softmax = run(None, method="swav", filter="none", **ranks([400, 500, 600]))
     low = run(None, **ranks([2, 1.8, 1.7]))
-    limits = [axes.get_ylim() for axes in plots.effective_rank([run(), low, softmax]).axes]
-    assert limits[0] == limits[1]
-    assert limits[2][1] > 10 * limits[0][1]
+    figure = plots.effective_rank([run(), low, softmax])
+    first, second, third = (axes.get_ylim() for axes in figure.axes)
+    assert first == second
+    assert third[1] > 10 * first[1]
 
 
 def test_looks_are_apart_without_colour():
-    looks = [(str(x["linestyle"]), x["marker"]) for x in style.looks(map(str, range(20))).values()]
-    assert len(set(looks)) == 20
-    assert all(style.TARGET[part] != style.ONLINE[part] for part in ("linestyle", "marker"))
+    looks = style.looks(map(str, range(20))).values()
+    assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 20
+    for part in ("linestyle", "marker"):
+        assert style.TARGET[part] != style.ONLINE[part]
+
+
+def test_exponents_are_typeset_and_dollars_escaped():
     assert style.typeset("σ^(-0.1…-0.5) at $1") == r"σ$^{\mathrm{(-0.1…-0.5)}}$ at \$1"
+
+
+def test_the_rank_picture_of_a_run_draws_its_table():
+    metrics = run(**ranks([4, np.nan, 6])).metrics
+    (axes,) = plots.rank_picture(metrics, "a run").axes
+    assert points(line(axes, "target")) == ([1, 3], [4, 6])
+    assert points(line(axes, "online")) == ([1, 3], [3, 5])
 
 
 def test_drawing_leaves_no_trace_and_files_are_the_same_each_time(tmp_path):
@@ -323,6 +439,9 @@ def test_drawing_leaves_no_trace_and_files_are_the_same_each_time(tmp_path):
     assert size == pytest.approx(style.DPI * inches.size, abs=1)  # the last pixel is cut off
     assert dict(matplotlib.rcParams) == before
     assert pyplot.get_fignums() == []
+
+
+def test_pixels_are_the_colours_of_a_figure():
     image = style.pixels(Figure((2, 1), dpi=50, facecolor=(1, 0, 0.2)))
     assert image.shape == (50, 100, 3)
     assert image[0, 0].tolist() == [255, 0, 51]
