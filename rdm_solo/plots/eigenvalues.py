@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import epochs, style
-from rdm_solo.plots.entry import Groups, Plot, has_spectra
+from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.plots.settings import accuracy, panel_row
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, over_seeds
@@ -50,7 +50,7 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     "which is the stricter test.",
     needs=epochs.DIAGNOSTICS,
     paper="Figures 4 and 8",
-    measured=has_spectra,
+    measured=Run.has_spectra,
 )
 def spectra(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(2 * len(groups))
@@ -70,13 +70,13 @@ def _filters(all_groups: Groups) -> list[Group]:
     rows = {
         panel_row(group)
         for group in all_groups
-        if group.first.filter.startswith(("online_", "target_")) and has_spectra(group.first)
+        if group.first.filter.startswith(("online_", "target_")) and group.first.has_spectra()
     }
     return [group for group in all_groups if panel_row(group) in rows]
 
 
 def _has_projections(run: Run) -> bool:
-    return has_spectra(run) and "lam_projection" in run.spectra
+    return run.has_spectra() and "lam_projection" in run.spectra
 
 
 @partial(

@@ -17,11 +17,6 @@ from rdm_solo.runs.groups import Group, by_setting, counted_runs, run_name, unco
 Groups = Sequence[Group]
 
 
-def has_spectra(run: Run) -> bool:
-    """Return whether a run has the spectra of at least one epoch."""
-    return "lam_target" in run.spectra and len(run.spectra["epoch"]) > 0
-
-
 @dataclass(frozen=True)
 class Plot:
     """A figure; call it with runs to draw it."""

@@ -1,10 +1,9 @@
 """Read a run's folder, and find the runs below a sweep's folder."""
 
 import csv
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,27 +52,28 @@ class Run:
     def filter(self) -> str:
         return self.chosen_filter.label
 
-    @property
+    @cached_property
     def chosen_filter(self) -> ChosenFilter:
         return ChosenFilter.from_config(self.config)
 
-    @property
+    @cached_property
     def description(self) -> descriptions.Method:
         """The method's description, which is minimal for a watched loop or an unknown method."""
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
         watched = self.config.get("watched")
-        if not isinstance(watched, Mapping):
-            method = descriptions.METHODS.get(self.method, unknown)
-            loss = OmegaConf.select(self.config, "method.loss", default="cosine")
-            return method if loss == "cosine" else dataclasses.replace(method, loss_minimum=None)
-        lags, leads = watched.get("target") is not None, watched.get("leads")
-        return dataclasses.replace(
-            unknown,
-            asymmetry="unknown" if watched.get("predictor") is not False else "",
-            momentum=lags,
-            gap_explanation=descriptions.LAG if lags else "",
-            should_lead=leads if isinstance(leads, bool) else None,
-        )
+        if isinstance(watched, Mapping):
+            lags, leads = watched.get("target") is not None, watched.get("leads")
+            return replace(
+                unknown,
+                asymmetry="" if watched.get("predictor") is False else "unknown",
+                momentum=lags,
+                gap_explanation=descriptions.LAG if lags else "",
+                should_lead=leads if isinstance(leads, bool) else None,
+            )
+        method = descriptions.METHODS.get(self.method, unknown)
+        if OmegaConf.select(self.config, "method.loss", default="cosine") == "cosine":
+            return method
+        return replace(method, loss_minimum=None)
 
     @property
     def dataset(self) -> str:
@@ -108,30 +108,40 @@ class Run:
         planned = self.config.get("max_epochs")  # optional for a watched loop
         return f"{self.epochs} epochs" if planned is None else f"{self.epochs} of {planned} epochs"
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Method and filter, such as ``SimSiam, target filter σ^-0.5``; equal for all seeds."""
-        name, chosen = self.description.label, self.chosen_filter
-        return name if chosen.unchanged else f"{name}, {self.filter_text(exponent(chosen.p))}"
+        if self.chosen_filter.unchanged:
+            return self.description.label
+        text = self.filter_text(exponent(self.chosen_filter.p))
+        return f"{self.description.label}, {text}"
 
     def filter_text(self, p: str) -> str:
         """Return the filter in words, with this exponent if it has one."""
         chosen = self.chosen_filter
-        if formula := chosen.formula(p):  # of a shipped function
-            same = f"filter {formula} on both branches"
-            return same if chosen.symmetric else f"{chosen.branch} filter {formula}"
-        return f"{chosen.label}, p = {p}" if p else chosen.label
+        formula = chosen.formula(p)  # of a shipped function
+        if not formula:
+            return f"{chosen.label}, p = {p}" if p else chosen.label
+        if chosen.symmetric:
+            return f"filter {formula} on both branches"
+        return f"{chosen.branch} filter {formula}"
 
     @cached_property
     def setting(self) -> dict[str, str]:
         """The options of the setting as text, so that -1 equals -1.0, and 0.3 equals 0.1 + 0.2."""
-        items = settings(self.config).items()
-        return {name: f"{x:.12g}" if isinstance(x, float) else str(x) for name, x in items}
+        texts = {}
+        for name, value in settings(self.config).items():
+            texts[name] = f"{value:.12g}" if isinstance(value, float) else str(value)
+        return texts
 
     @property
     def last_epoch(self) -> int:
         """The number of the last epoch; 0 if none has finished."""
         return int(self.metrics["epoch"][-1]) if self.epochs else 0
+
+    def has_spectra(self) -> bool:
+        """Return whether the run has the spectra of at least one epoch."""
+        return "lam_target" in self.spectra and len(self.spectra["epoch"]) > 0
 
     def has_values(self, column: str) -> bool:
         """Return whether a column has a finite value in any epoch."""
@@ -139,14 +149,19 @@ class Run:
 
     def last(self, column: str) -> float:
         """Return a column's value in :meth:`last_measured`; NaN if it is missing or not finite."""
-        rows = self._rows(column)
-        value = float(self.metrics[column][rows[-1]]) if len(rows) else math.nan
+        row = self._last_row(column)
+        value = math.nan if row is None else float(self.metrics[column][row])
         return value if math.isfinite(value) else math.nan
 
     def last_measured(self, column: str) -> int:
         """Return the last epoch in which a column was measured; 0 if it never was."""
-        rows = self._rows(column)
-        return int(self.metrics["epoch"][rows[-1]]) if len(rows) and self.epochs else 0
+        row = self._last_row(column)
+        return 0 if row is None or not self.epochs else int(self.metrics["epoch"][row])
+
+    def _last_row(self, column: str) -> int | None:
+        values = self.metrics.get(column, np.empty(0))
+        rows = np.flatnonzero(self.measured.get(column, np.isfinite(values)))
+        return int(rows[-1]) if len(rows) else None
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of one measured epoch, by default the last."""
@@ -159,47 +174,58 @@ class Run:
         row = epochs.index(epoch)
         return {name: array[row] for name, array in self.spectra.items()}
 
-    def _rows(self, column: str) -> np.ndarray:
-        values = self.metrics.get(column, np.empty(0))
-        return np.flatnonzero(self.measured.get(column, np.isfinite(values)))
-
 
 def load(folder: Path) -> Run:
     """Load a run, finished or not; raise UserError if the folder holds none."""
     config = checked_config(folder)
     missing: list[str] = []
 
-    def read(name: str, reader: Callable[[Path], Any], nothing: Any) -> Any:
+    def read(name: str, reader: Callable[[Path], Any], default: Any) -> Any:
+        """Return a part of the folder; note in ``missing`` why it cannot be read."""
         try:
             return reader(folder)
         except FileNotFoundError:
-            return nothing
+            return default
         except (OSError, ValueError, TypeError, csv.Error) as error:
             reason = error.reason if isinstance(error, files.Unreadable) else first_line(error)
             missing.append(f"{name} cannot be read ({reason})")
-            return nothing
+            return default
 
     summary = read(SUMMARY, _summary, {})
     linear = read(LINEAR, linear_file.read, {})
     table = read(METRICS, metrics_file.read, metrics_file.Table({}, {}))
-    diverged = table.diverged or _diverged(summary, table.columns)
-    metrics, measured = (_before_divergence(diverged, part, table.columns) for part in table[:2])
     spectra, broken = read(SPECTRA, spectra_files.read, ({}, []))
-    spectra = _before_divergence(diverged, spectra, spectra)
+    metrics, measured = table.columns, table.measured
+    diverged = table.diverged or _diverged(summary, metrics)
+    if diverged is not None:
+        measured = _before(diverged, measured, metrics)
+        metrics = _before(diverged, metrics, metrics)
+        spectra = _before(diverged, spectra, spectra)
     done = len(metrics.get("epoch", ()))
     missing += _shortcomings(folder, config, summary, done, diverged)
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
-    parts = (metrics, spectra, summary, tuple(missing), diverged, measured, linear)
-    return Run(folder, config, *parts, table.untrained)
+    return Run(
+        folder,
+        config,
+        metrics=metrics,
+        spectra=spectra,
+        summary=summary,
+        missing=tuple(missing),
+        diverged=diverged,
+        measured=measured,
+        linear=linear,
+        untrained=table.untrained,
+    )
 
 
 def _shortcomings(
     folder: Path, config: DictConfig, summary: Mapping[str, Any], done: int, diverged: int | None
 ) -> list[str]:
     """Return why a run is incomplete; an empty list if it is complete."""
-    planned, failure = config.get("max_epochs", 0), ownership.failure(folder)
+    planned = config.get("max_epochs", 0)
+    failure = ownership.failure(folder)
     reasons = []
     if failure:
         reasons.append(f"it failed: {failure.removesuffix('.')}")
@@ -230,20 +256,24 @@ def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | 
     return epoch
 
 
-def _before_divergence(
-    diverged: int | None, arrays: dict[str, np.ndarray], numbered: dict[str, np.ndarray]
+def _before(
+    epoch: int, arrays: Mapping[str, np.ndarray], numbered: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the rows before the epoch that diverged; ``numbered`` has the epoch of each row."""
-    if diverged is None or "epoch" not in numbered:
-        return arrays
-    return {name: array[numbered["epoch"] < diverged] for name, array in arrays.items()}
+    """Return the rows before an epoch; ``numbered`` has the epoch of each row."""
+    if "epoch" not in numbered:
+        return dict(arrays)
+    rows = numbered["epoch"] < epoch
+    return {name: array[rows] for name, array in arrays.items()}
 
 
 def _summary(folder: Path) -> dict[str, Any]:
     """Read summary.json; drop entries of a type that no run writes."""
     summary = files.read_object(folder, SUMMARY)
-    kinds = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
-    return {k: v for k, v in summary.items() if isinstance(v, kinds.get(k, object))}
+    types = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
+    for name, type_ in types.items():
+        if not isinstance(summary.get(name, type_()), type_):
+            del summary[name]
+    return summary
 
 
 def checked_config(folder: Path) -> DictConfig:
@@ -294,10 +324,14 @@ def is_run(folder: Path) -> bool:
 
 def _runs_below(folder: Path) -> list[Path]:
     """Return the run folders below a folder; a sweep's jobs are in numeric order."""
-    paths = {path.parent.parent for path in folder.rglob(CONFIG)}
+    folders = {config.parent.parent for config in folder.rglob(CONFIG)}
+    return sorted((path for path in folders if ".old-" not in path.name), key=_numeric_order)
 
-    def order(path: Path) -> list[tuple[int, str]]:
-        prefixes = ((part.split("_")[0], part) for part in path.parts)
-        return [(int(prefix) if prefix.isdigit() else -1, part) for prefix, part in prefixes]
 
-    return sorted((path for path in paths if ".old-" not in path.name), key=order)
+def _numeric_order(path: Path) -> list[tuple[int, str]]:
+    """Return a key that sorts names such as ``2_simsiam`` and ``10_simsiam`` by their number."""
+    key = []
+    for part in path.parts:
+        number, _, _ = part.partition("_")
+        key.append((int(number) if number.isdigit() else -1, part))
+    return key

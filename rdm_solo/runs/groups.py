@@ -2,8 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -41,46 +42,55 @@ class Group:
     @property
     def family(self) -> str:
         """The filter, with p for its exponent, and the suffix; empty if there is neither."""
-        run, chosen = self.first, self.first.chosen_filter
-        p = exponent(chosen.p) if run.p is None else "p" if chosen.formula("p") else ""
-        learnable = "" if chosen.absent else "learnable predictor"
-        text = learnable if chosen.unchanged else run.filter_text(p)
+        chosen = self.first.chosen_filter
+        if chosen.absent:
+            text = ""
+        elif chosen.unchanged:
+            text = "learnable predictor"
+        elif self.first.p is None:
+            text = self.first.filter_text(exponent(chosen.p))
+        else:
+            text = self.first.filter_text("p" if chosen.formula("p") else "")
         return f"{text}{self.suffix}".strip()
+
+    @cached_property
+    def counted(self) -> list[Run]:
+        """The runs that count in means, bands and n: those with the most epochs.
+
+        Diverged runs count only if all runs diverged.
+        """
+        candidates = [run for run in self.runs if run.diverged is None] or self.runs
+        most = max(run.epochs for run in candidates)
+        return [run for run in candidates if run.epochs == most]
 
     def over_epochs(self, column: str) -> Curve:
         """Return a column of ``metrics.csv`` over the epochs."""
-        return curve_of(counted_runs(self), column)
+        return curve_of(self.counted, column)
 
     def last(self, column: str) -> list[float]:
         """Return the counted runs' values in the last epoch that measured the column."""
-        return latest(counted_runs(self), column)[1]
+        _, values = latest(self.counted, column)
+        return values
 
     def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
         """Return the last measured epoch and its arrays ``(seeds, k)``; 0 and {} if none."""
-        measured = [run.spectra for run in counted_runs(self) if "lam_target" in run.spectra]
-        measured = [spectra for spectra in measured if len(spectra["epoch"])]
+        measured = [run.spectra for run in self.counted if run.has_spectra()]
         if not measured:
             return 0, {}
         last = max(spectra["epoch"][-1] for spectra in measured)
-        latest = [spectra for spectra in measured if spectra["epoch"][-1] == last]
-        names = set.intersection(*map(set, latest))
-        return int(last), {name: np.stack([s[name][-1] for s in latest]) for name in names}
+        seeds = [spectra for spectra in measured if spectra["epoch"][-1] == last]
+        names = set.intersection(*map(set, seeds))
+        return int(last), {name: np.stack([arrays[name][-1] for arrays in seeds]) for name in names}
 
 
 def counted_runs(group: Group) -> list[Run]:
-    """Return the runs that count in means, bands and n: those with the most epochs in the group.
-
-    Diverged runs count only if all runs diverged. :func:`uncounted_runs` returns the others.
-    """
-    candidates = [run for run in group.runs if run.diverged is None] or group.runs
-    most = max(run.epochs for run in candidates)
-    return [run for run in candidates if run.epochs == most]
+    """Return the runs that count in means; :func:`uncounted_runs` returns the others."""
+    return group.counted
 
 
 def uncounted_runs(group: Group) -> list[Run]:
     """Return the runs that diverged or have fewer epochs than the counted runs."""
-    counted = counted_runs(group)
-    return [run for run in group.runs if not any(run is other for other in counted)]
+    return [run for run in group.runs if run not in group.counted]
 
 
 def diverged(group: Group) -> bool:
@@ -90,7 +100,8 @@ def diverged(group: Group) -> bool:
 
 def judged_runs(group: Group) -> list[Run]:
     """Return the runs that verdicts are based on: counted runs and diverged runs."""
-    return [*counted_runs(group), *(r for r in uncounted_runs(group) if r.diverged is not None)]
+    also = [run for run in uncounted_runs(group) if run.diverged is not None]
+    return [*group.counted, *also]
 
 
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
@@ -107,10 +118,17 @@ def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
     no standard deviation.
     """
     epoch, values = latest(runs, column)
-    notes = [f"epoch {epoch}"] if epoch < max(run.last_epoch for run in runs) else []
-    notes += [f"n = {len(values)}"] if len(values) < len(runs) else []
-    text = mean_std(values if any(round(v, digits) for v in values) else values[:1], digits)
-    return text + (f" ({', '.join(notes)})" if values and notes else "")
+    if not values:
+        return mean_std(values, digits)
+    notes = []
+    if epoch < max(run.last_epoch for run in runs):
+        notes.append(f"epoch {epoch}")
+    if len(values) < len(runs):
+        notes.append(f"n = {len(values)}")
+    if not any(round(value, digits) for value in values):
+        values = values[:1]
+    text = mean_std(values, digits)
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
@@ -121,8 +139,9 @@ def mean_std(values: Sequence[float], digits: int) -> str:
     """
     if not values:
         return "–"
-    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+    mean = round(statistics.fmean(values), digits) + 0.0  # + 0.0 turns -0 into 0
+    text = f"{mean:.{digits}f}"
+    return f"{text} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else text
 
 
 def text_table(
@@ -130,20 +149,28 @@ def text_table(
 ) -> str:
     """Return a text table with a row per setting, and a line for each run that is not counted."""
     rows = [["setting", "n", *head]]
-    rows += [[group.label, str(len(counted_runs(group))), *cells(group)] for group in groups]
+    for group in groups:
+        rows.append([group.label, str(len(group.counted)), *cells(group)])
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    behind = [run for group in groups for run in uncounted_runs(group)]
-    lines += [f"not counted: {run_name(run)} ({run.progress})" for run in behind]
+    for group in groups:
+        for run in uncounted_runs(group):
+            lines.append(f"not counted: {run_name(run)} ({run.progress})")
     return "\n".join(lines)
 
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
-    """Return mean and range of a column in each epoch."""
-    tables = [dict(zip(run.metrics.get("epoch", ()), run.metrics.get(column, ()))) for run in runs]
-    measured = sorted({e for table in tables for e, value in table.items() if np.isfinite(value)})
-    stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
-    return over_seeds(np.array(measured, dtype=int), np.array(stack))
+    """Return mean and range of a column in each epoch in which a run has a finite value."""
+    measured: set[int] = set()
+    tables = []
+    for run in runs:
+        epochs = run.metrics.get("epoch", np.empty(0))
+        values = run.metrics.get(column, np.full(len(epochs), np.nan))
+        measured.update(epochs[np.isfinite(values)].astype(int).tolist())
+        tables.append(dict(zip(epochs, values)))
+    x = sorted(measured)
+    stack = [[table.get(epoch, np.nan) for epoch in x] for table in tables]
+    return over_seeds(np.array(x, dtype=int), np.array(stack))
 
 
 def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
@@ -152,10 +179,10 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     >>> over_seeds(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
     array([3., 5.])
     """
-    finite = np.ma.masked_invalid(stack)  # NaN where no seed has a value
-    ends = finite.min(axis=0), finite.max(axis=0)
-    mean, low, high = (np.ma.filled(each, np.nan) for each in (finite.mean(axis=0), *ends))
-    return Curve(x, mean, low, high)
+    finite = np.ma.masked_invalid(stack)
+    mean, low, high = finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0)
+    # NaN where no seed has a value.
+    return Curve(x, mean.filled(np.nan), low.filled(np.nan), high.filled(np.nan))
 
 
 def by_setting(runs: Sequence[Run]) -> list[Group]:
@@ -168,36 +195,36 @@ def by_setting(runs: Sequence[Run]) -> list[Group]:
         label = f"{run.label}, {run.dataset}" if several_datasets else run.label
         key = repr(sorted(run.setting.items()))
         by_label.setdefault(label, {}).setdefault(key, []).append(run)
-    groups: list[Group] = []
-    used: set[str] = set()
-    for label, keys in by_label.items():
-        suffixes = _suffixes([members[0].setting for members in keys.values()])
-        for suffix, members in zip(suffixes, keys.values()):
-            unique = label + suffix
-            if unique in used:
-                unique += f" #{len(groups) + 1}"
-            used.add(unique)
-            groups.append(Group(unique, tuple(members), unique.removeprefix(label)))
-    return groups
+    groups: dict[str, Group] = {}
+    for label, by_key in by_label.items():
+        settings = list(by_key.values())
+        suffixes = _suffixes([members[0].setting for members in settings])
+        for suffix, members in zip(suffixes, settings):
+            if label + suffix in groups:
+                suffix += f" #{len(groups) + 1}"
+            groups[label + suffix] = Group(label + suffix, tuple(members), suffix)
+    return list(groups.values())
 
 
 def started_groups(runs: Sequence[Run]) -> list[Group]:
     """Group the runs that finished an epoch or diverged; drop groups without a finished epoch."""
     started = [run for run in runs if run.epochs or run.diverged]
-    return [g for g in by_setting(started) if counted_runs(g)[0].epochs] if started else []
+    groups = by_setting(started) if started else []
+    return [group for group in groups if group.counted[0].epochs]
 
 
-def _suffixes(settings: list[dict[str, str]]) -> list[str]:
+def _suffixes(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return how each setting differs from the others, such as `` (last_bn=False)``."""
     if len(settings) == 1:
         return [""]
     names = dict.fromkeys(name for setting in settings for name in setting)
+    # A label names at most three options.
     differing = [name for name in names if len({s.get(name) for s in settings}) > 1][:3]
-    words = [
-        ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in differing)
-        for setting in settings
-    ]
-    return [f" ({text})" for text in words]
+    suffixes = []
+    for setting in settings:
+        words = [f"{name.split('.')[-1]}={setting.get(name, 'unset')}" for name in differing]
+        suffixes.append(f" ({', '.join(words)})")
+    return suffixes
 
 
 def run_name(run: Run) -> str:

@@ -29,18 +29,25 @@ def read(folder: Path) -> Table:
     """Read a run's table."""
     reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
     rows = list(reader)
-    names = [name for name in reader.fieldnames or () if name]
     untrained: dict[str, float] = {}
     if rows and rows[0].get("epoch") == "0":
-        untrained = {name: float(x) for name, x in rows.pop(0).items() if name != "epoch" and x}
-    columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
-    measured = {name: np.array([bool(row[name]) for row in rows], dtype=bool) for name in names}
+        for name, text in rows.pop(0).items():
+            if text and name != "epoch":
+                untrained[name] = float(text)
+    columns: dict[str, np.ndarray] = {}
+    measured: dict[str, np.ndarray] = {}
+    for name in filter(None, reader.fieldnames or ()):
+        texts = [row[name] for row in rows]
+        columns[name] = np.array([float(text or "nan") for text in texts])
+        measured[name] = np.array([bool(text) for text in texts], dtype=bool)
     epochs = columns.get("epoch", np.empty(0))
     if not ((epochs >= 1) & (epochs == epochs.round())).all():
         raise UserError("its column epoch has values other than 1, 2, 3, ...")
-    losses = columns.get("train/loss", np.empty(0))
-    broken = np.flatnonzero(measured.get("train/loss", losses != losses) & ~np.isfinite(losses))
-    diverged = int(epochs[broken[0]]) if len(broken) and len(epochs) else None
+    diverged = None
+    if "train/loss" in columns:
+        not_finite = measured["train/loss"] & ~np.isfinite(columns["train/loss"])
+        if not_finite.any() and len(epochs):
+            diverged = int(epochs[not_finite][0])
     return Table(columns, measured, diverged, untrained)
 
 
@@ -53,13 +60,14 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
     """Drop the rows after epoch ``done``, from which a run resumes, and return the others."""
     rows: list[dict[str, float]] = []
     if done and (folder / METRICS).is_file():
-        columns, _, _, untrained = read(folder)
-        if untrained:
-            rows.append({"epoch": 0, **untrained})
-        for values in zip(*columns.values()):
-            row = {name: float(v) for name, v in zip(columns, values) if not np.isnan(v)}
-            if row["epoch"] <= done:
-                rows.append({**row, "epoch": int(row["epoch"])})
+        table = read(folder)
+        if table.untrained:
+            rows.append({"epoch": 0, **table.untrained})
+        for i, epoch in enumerate(table.columns.get("epoch", ())):
+            if epoch <= done:
+                values = {name: float(column[i]) for name, column in table.columns.items()}
+                row = {name: value for name, value in values.items() if not math.isnan(value)}
+                rows.append({**row, "epoch": int(epoch)})
     if rows:
         write(folder, rows)
     else:
@@ -86,9 +94,11 @@ def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]
     earlier: dict[str, Any] = {}
     for name, values in columns.items():
         rows = [row for row, value in enumerate(values) if math.isfinite(value)]
-        measured_last = rows[-1:] == [len(values) - 1]
-        last[name] = values[-1] if measured_last else None
-        if rows and not measured_last:
+        if rows and rows[-1] == len(values) - 1:
+            last[name] = values[-1]
+            continue
+        last[name] = None
+        if rows:
             epoch = int(columns["epoch"][rows[-1]])
             earlier[name] = {"epoch": epoch, "value": values[rows[-1]]}
     return {"last": last, "last_measured": earlier}

@@ -23,9 +23,15 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     """
     plain: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     chosen = {part: plain[part] for part in parts if part in plain}
-    trainer = chosen.pop("trainer", None) or {}
-    values = {k: v for k, v in options(chosen) if k.rpartition(".")[2] not in LOCAL}
-    return values | {f"trainer.{name}": trainer[name] for name in TRAINER if name in trainer}
+    return {name: value for name, value in options(chosen) if _changes_results(name)}
+
+
+def _changes_results(name: str) -> bool:
+    """Return whether a part's option changes results."""
+    part, *names = name.split(".")
+    if part == "trainer":
+        return ".".join(names) in TRAINER
+    return not names or names[-1] not in LOCAL
 
 
 def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -37,7 +43,7 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
     {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}
     """
     for key, value in node.items():
-        if isinstance(value, list) and any(isinstance(each, (Mapping, list)) for each in value):
+        if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
             value = dict(enumerate(value))
         if isinstance(value, Mapping) and value:
             yield from options(value, f"{prefix}{key}.")
@@ -51,6 +57,7 @@ def differences(one: Any, other: Any, parts: Sequence[str] = (*SETTING, "seed"))
     >>> differences({"p": -0.5, "threads": 1}, {"p": -1, "threads": 2})
     ['p']
     """
-    a, b = settings(one, parts), settings(other, parts)
+    values, other_values = settings(one, parts), settings(other, parts)
     missing = object()
-    return [name for name in a | b if a.get(name, missing) != b.get(name, missing)]
+    names = values | other_values
+    return [name for name in names if values.get(name, missing) != other_values.get(name, missing)]

@@ -1,6 +1,6 @@
 """Read and write a run's spectra: ``spectra/epoch_0001.npz`` has the first epoch's arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
 
 def truncate(folder: Path, done: int) -> None:
     """Remove the spectra after epoch ``done``, from which a run resumes."""
-    keep = {_path(folder, epoch) for epoch in range(1, done + 1)}
-    for path in set((folder / SPECTRA).glob("*.npz")) - keep:
-        path.unlink()
+    kept = [_path(folder, epoch) for epoch in range(1, done + 1)]
+    for path in (folder / SPECTRA).glob("*.npz"):
+        if path not in kept:
+            path.unlink()
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -36,22 +37,28 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """
     by_epoch, broken = read_epochs(folder)
     epochs = [by_epoch[epoch] for epoch in sorted(by_epoch)]
-    stacked = {}
-    for name in dict.fromkeys(name for arrays in epochs for name in arrays):
-        rows = {i: arrays[name] for i, arrays in enumerate(epochs) if name in arrays}
-        shape = np.max([row.shape for row in rows.values()], axis=0).astype(int)
-        kind = rows[max(rows)].dtype
-        fill = np.nan if np.issubdtype(kind, np.floating) else 0
-        stacked[name] = np.full((len(epochs), *shape), fill, dtype=kind)
-        for i, row in rows.items():
-            corner: Any = (i, *map(slice, row.shape))
-            stacked[name][corner] = row
-    return stacked, broken
+    names = dict.fromkeys(name for arrays in epochs for name in arrays)
+    return {name: _stack([arrays.get(name) for arrays in epochs]) for name in names}, broken
+
+
+def _stack(rows: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Stack an array's epochs, and pad those that are missing or smaller."""
+    measured = [row for row in rows if row is not None]
+    shape = np.max([row.shape for row in measured], axis=0).astype(int)
+    dtype = measured[-1].dtype
+    fill = np.nan if np.issubdtype(dtype, np.floating) else 0
+    stack = np.full((len(rows), *shape), fill, dtype=dtype)
+    for i, row in enumerate(rows):
+        if row is not None:
+            corner = [slice(length) for length in row.shape]
+            stack[(i, *corner)] = row
+    return stack
 
 
 def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
     """Return the arrays of each measured epoch, and the names of broken files."""
-    by_epoch, broken = dict[int, Arrays](), list[str]()
+    by_epoch: dict[int, Arrays] = {}
+    broken: list[str] = []
     for path in sorted((folder / SPECTRA).glob("*.npz")):
         name = path.relative_to(folder)
         try:
