@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rdm_solo.ground.errors import UserError, join_first
 from rdm_solo.plots import style
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, by_setting, counted_runs, run_name, uncounted_runs
+from rdm_solo.runs.groups import Group, by_setting, run_name, uncounted_runs
 
 Groups = Sequence[Group]
 
@@ -39,7 +39,7 @@ class Plot:
     def select(self, all_groups: Groups) -> list[Group]:
         """Return the settings to draw, without those that lack measurements."""
         chosen = self.choose(all_groups)
-        return [group for group in chosen if any(map(self._can_draw, counted_runs(group)))]
+        return [group for group in chosen if any(map(self._can_draw, group.counted))]
 
     def _can_draw(self, run: Run) -> bool:
         if self.columns:
@@ -63,7 +63,7 @@ class Plot:
 def _note(groups: Groups, sentence: str) -> str:
     """Return a note with the sentence on seeds, and the runs that are not in the mean."""
     sentences = []
-    counts = [len(counted_runs(group)) for group in groups]
+    counts = [len(group.counted) for group in groups]
     fewest, most = min(counts), max(counts)
     if most > 1:
         number = str(most) if fewest == most else f"{fewest} to {most}"

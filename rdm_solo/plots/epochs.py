@@ -185,7 +185,7 @@ def draw_panels(panels: Sequence[Panel]) -> Figure:
 def over_epochs(axes: Axes, label: str, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
     """Draw columns over epochs, with thin lines for runs that are not in the mean."""
     for group, column, look in curves:
-        draw_curve(axes, group.over_epochs(column), look)
+        draw_curve(axes, curve_of(group.counted, column), look)
         # "_" keeps a line out of the legend.
         thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
         for run in uncounted_runs(group):

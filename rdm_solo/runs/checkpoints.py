@@ -30,7 +30,8 @@ def read_backbone(
     """
     from rdm_solo.methods import weight_files  # not needed for training
 
-    folder, passed = Path(run), passed or {}
+    folder = Path(run)
+    passed = passed or {}
     config = saved_config.unresolved_config(folder)
     config = saved_config.trusted_config(config, folder, ["backbone"], passed)
     for key, value in passed.items():
@@ -41,14 +42,16 @@ def read_backbone(
     backbone: Any = OmegaConf.to_container(config.backbone)
     kwargs = {key: value for key, value in backbone["kwargs"].items() if value is not None}
     spec = weight_files.Spec(backbone["name"], backbone["stem"], kwargs)
-    path, content = (Path(checkpoint), None) if checkpoint else latest(folder)
-    return weight_files.read(path, content), spec
+    if checkpoint:
+        return weight_files.read(Path(checkpoint)), spec
+    return weight_files.read(*latest(folder)), spec
 
 
 def present(folder: Path) -> list[Path]:
     """Return the paths of the last and the previous checkpoint that exist."""
-    names = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
-    return [files.inside(folder, name) for name in names]
+    return [
+        files.inside(folder, name) for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()
+    ]
 
 
 def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -92,6 +95,9 @@ def write(path: Path, content: Mapping[str, Any], previous: Path | None = None) 
 
 def by_epoch(folder: Path) -> dict[int, Path]:
     """Return the paths of ``epoch_*.ckpt`` by epoch, counted from 1, in ascending order."""
-    paths = (folder / "checkpoints").glob("epoch_*.ckpt")
-    numbers = [(path.stem.removeprefix("epoch_"), path) for path in paths]
-    return dict(sorted((int(number), path) for number, path in numbers if number.isdigit()))
+    paths = {}
+    for path in (folder / "checkpoints").glob("epoch_*.ckpt"):
+        number = path.stem.removeprefix("epoch_")
+        if number.isdigit():
+            paths[int(number)] = path
+    return dict(sorted(paths.items()))

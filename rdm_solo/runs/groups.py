@@ -1,5 +1,6 @@
 """Group runs by setting; compute means and ranges over the seeds of a setting."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -63,10 +64,6 @@ class Group:
         most = max(run.epochs for run in candidates)
         return [run for run in candidates if run.epochs == most]
 
-    def over_epochs(self, column: str) -> Curve:
-        """Return a column of ``metrics.csv`` over the epochs."""
-        return curve_of(self.counted, column)
-
     def last(self, column: str) -> list[float]:
         """Return the counted runs' values in the last epoch that measured the column."""
         _, values = latest(self.counted, column)
@@ -79,8 +76,10 @@ class Group:
             return 0, {}
         last = max(spectra["epoch"][-1] for spectra in measured)
         seeds = [spectra for spectra in measured if spectra["epoch"][-1] == last]
-        names = set.intersection(*map(set, seeds))
-        return int(last), {name: np.stack([arrays[name][-1] for arrays in seeds]) for name in names}
+        arrays = {}
+        for name in set.intersection(*map(set, seeds)):
+            arrays[name] = np.stack([spectra[name][-1] for spectra in seeds])
+        return int(last), arrays
 
 
 def counted_runs(group: Group) -> list[Run]:
@@ -107,8 +106,12 @@ def judged_runs(group: Group) -> list[Run]:
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
     """Return the last epoch in which any run measured a column, and its finite values there."""
     epoch = max((run.last_measured(column) for run in runs), default=0)
-    values = [run.last(column) for run in runs if run.last_measured(column) == epoch]
-    return epoch, [value for value in values if math.isfinite(value)]
+    values = []
+    for run in runs:
+        value = run.last(column)
+        if run.last_measured(column) == epoch and math.isfinite(value):
+            values.append(value)
+    return epoch, values
 
 
 def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
@@ -161,16 +164,16 @@ def text_table(
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
     """Return mean and range of a column in each epoch in which a run has a finite value."""
-    measured: set[int] = set()
     tables = []
+    epochs: set[int] = set()
     for run in runs:
-        epochs = run.metrics.get("epoch", np.empty(0))
-        values = run.metrics.get(column, np.full(len(epochs), np.nan))
-        measured.update(epochs[np.isfinite(values)].astype(int).tolist())
-        tables.append(dict(zip(epochs, values)))
-    x = sorted(measured)
-    stack = [[table.get(epoch, np.nan) for epoch in x] for table in tables]
-    return over_seeds(np.array(x, dtype=int), np.array(stack))
+        table = dict(zip(run.metrics.get("epoch", ()), run.metrics.get(column, ())))
+        tables.append(table)
+        epochs.update(table)
+    x = np.array(sorted(epochs), dtype=int)
+    stack = np.array([[table.get(epoch, np.nan) for epoch in x] for table in tables])
+    measured = np.isfinite(stack).any(axis=0)
+    return over_seeds(x[measured], stack[:, measured])
 
 
 def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
@@ -217,12 +220,17 @@ def _suffixes(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return how each setting differs from the others, such as `` (last_bn=False)``."""
     if len(settings) == 1:
         return [""]
-    names = dict.fromkeys(name for setting in settings for name in setting)
-    # A label names at most three options.
-    differing = [name for name in names if len({s.get(name) for s in settings}) > 1][:3]
+    differing = []
+    for name in dict.fromkeys(itertools.chain(*settings)):
+        values = {setting.get(name) for setting in settings}
+        if len(values) > 1:
+            differing.append(name)
     suffixes = []
     for setting in settings:
-        words = [f"{name.split('.')[-1]}={setting.get(name, 'unset')}" for name in differing]
+        words = []
+        for name in differing[:3]:
+            leaf = name.split(".")[-1]
+            words.append(f"{leaf}={setting.get(name, 'unset')}")
         suffixes.append(f" ({', '.join(words)})")
     return suffixes
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -64,10 +63,13 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
         if table.untrained:
             rows.append({"epoch": 0, **table.untrained})
         for i, epoch in enumerate(table.columns.get("epoch", ())):
-            if epoch <= done:
-                values = {name: float(column[i]) for name, column in table.columns.items()}
-                row = {name: value for name, value in values.items() if not math.isnan(value)}
-                rows.append({**row, "epoch": int(epoch)})
+            if epoch > done:
+                continue
+            row: dict[str, float] = {"epoch": int(epoch)}
+            for name, values in table.columns.items():
+                if name != "epoch" and not np.isnan(values[i]):
+                    row[name] = float(values[i])
+            rows.append(row)
     if rows:
         write(folder, rows)
     else:
@@ -84,7 +86,7 @@ def write(folder: Path, rows: Iterable[Mapping[str, float]]) -> None:
 def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
     """Return the last epoch's values and, for columns that lack one, the last earlier value.
 
-    >>> values = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, math.nan]})
+    >>> values = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, float("nan")]})
     >>> values["last"]
     {'epoch': 2.0, 'val/knn_acc1': None}
     >>> values["last_measured"]
@@ -93,12 +95,13 @@ def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]
     last: dict[str, Any] = {}
     earlier: dict[str, Any] = {}
     for name, values in columns.items():
-        rows = [row for row, value in enumerate(values) if math.isfinite(value)]
-        if rows and rows[-1] == len(values) - 1:
-            last[name] = values[-1]
-            continue
         last[name] = None
-        if rows:
-            epoch = int(columns["epoch"][rows[-1]])
-            earlier[name] = {"epoch": epoch, "value": values[rows[-1]]}
+        rows = np.flatnonzero(np.isfinite(values))
+        if not len(rows):
+            continue
+        row = int(rows[-1])
+        if row == len(values) - 1:
+            last[name] = values[row]
+        else:
+            earlier[name] = {"epoch": int(columns["epoch"][row]), "value": values[row]}
     return {"last": last, "last_measured": earlier}

@@ -37,8 +37,12 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """
     by_epoch, broken = read_epochs(folder)
     epochs = [by_epoch[epoch] for epoch in sorted(by_epoch)]
-    names = dict.fromkeys(name for arrays in epochs for name in arrays)
-    return {name: _stack([arrays.get(name) for arrays in epochs]) for name in names}, broken
+    stacks = {}
+    for arrays in epochs:
+        for name in arrays:
+            if name not in stacks:
+                stacks[name] = _stack([others.get(name) for others in epochs])
+    return stacks, broken
 
 
 def _stack(rows: Sequence[np.ndarray | None]) -> np.ndarray:
@@ -50,8 +54,8 @@ def _stack(rows: Sequence[np.ndarray | None]) -> np.ndarray:
     stack = np.full((len(rows), *shape), fill, dtype=dtype)
     for i, row in enumerate(rows):
         if row is not None:
-            corner = [slice(length) for length in row.shape]
-            stack[(i, *corner)] = row
+            corner: Any = (i, *map(slice, row.shape))
+            stack[corner] = row
     return stack
 
 

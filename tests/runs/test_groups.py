@@ -1,11 +1,15 @@
-"""Settings of runs: which runs are one, and labels that no two settings share."""
+"""Settings of runs: which runs are one, which count, their means, and labels that differ."""
 
 import itertools
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from support.report_pages import run
 
+from rdm_solo.ground.errors import UserError
+from rdm_solo.runs import groups
 from rdm_solo.runs.groups import by_setting
 
 
@@ -15,18 +19,38 @@ def with_options(seed: int = 0, **options):
     return member
 
 
+def test_runs_that_differ_only_in_their_seeds_are_one_setting():
+    one, other = by_setting([run(-0.5, 1), run(-1.0, 1), run(-0.5, 2)])
+    assert [member.seed for member in one.runs] == [1, 2]
+    assert (one.label, one.suffix) == ("SimSiam, target filter σ^-0.5", "")
+    assert other.label == "SimSiam, target filter σ^-1"
+    with pytest.raises(UserError, match="no run"):
+        by_setting([])
+
+
+def test_several_data_sets_are_part_of_the_labels():
+    other = run()
+    other.config.dataset.name = "textures"
+    labels = [group.label for group in by_setting([run(), other])]
+    assert labels == [f"SimSiam, target filter σ^-0.5, {name}" for name in ("digits", "textures")]
+
+
 @pytest.mark.parametrize(
     "values",
     [["a", "b"], ["f(x)", "f(x"], ["(a", "a"], ["a", "a) #2"]],
     ids=["plain", "ends in a bracket", "begins with a bracket", "is numbered"],
 )
 def test_no_two_settings_share_a_label(values):
-    """The fourth option that differs is not in the label."""
-    several = itertools.product(values, range(3))
-    result = by_setting([with_options(one=v, two=v, three=v, four=four) for v, four in several])
-    assert len({group.label for group in result}) == len(result) == 6
-    plain = {f"SimSiam, target filter σ^-0.5 (one={v}, two={v}, three={v})" for v in values}
-    assert plain <= {group.label for group in result}
+    runs = []
+    for value, fourth in itertools.product(values, range(3)):
+        # Only three options that differ are in the label.
+        runs.append(with_options(one=value, two=value, three=value, four=fourth))
+    result = by_setting(runs)
+    labels = {group.label for group in result}
+    assert len(labels) == len(result) == 6
+    for value in values:
+        options = f"one={value}, two={value}, three={value}"
+        assert f"SimSiam, target filter σ^-0.5 ({options})" in labels
     assert result[1].label.endswith(") #2")
     assert result[2].label.endswith(") #3")
     assert all(group.label.endswith(group.suffix) for group in result)
@@ -41,3 +65,90 @@ def test_exponents_that_rounding_tells_apart_are_one_setting():
     assert [group.suffix for group in by_setting(rates)] == [" (lr=0.3)", " (lr=0.4)"]
     different = by_setting([run(p) for p in (-0.3, -0.3000001, -0.30000001192092896)])
     assert len({group.label for group in different}) == 3
+
+
+@pytest.mark.parametrize(
+    ("member", "family"),
+    [
+        (run(-0.5), "target filter σ^p"),
+        (run(None), "learnable predictor"),
+        (run(None, filter="online_log1p"), "online filter log(1 + σ)"),
+        (run(None, method="dino", filter="none"), ""),
+    ],
+)
+def test_a_family_has_a_letter_for_its_exponent(member, family):
+    (group,) = by_setting([member])
+    assert group.family == family
+
+
+def test_runs_that_diverged_or_are_behind_do_not_count():
+    first, second = run(seed=0), run(seed=1)
+    short = run(seed=2, epochs=1)
+    diverged = replace(run(seed=3), diverged=4)
+    (group,) = by_setting([short, first, diverged, second])
+    assert groups.counted_runs(group) == [first, second]
+    assert groups.uncounted_runs(group) == [short, diverged]
+    assert groups.judged_runs(group) == [first, second, diverged]
+    assert not groups.diverged(group)
+    table = groups.text_table([group], ["rank"], lambda group: ["4.2"]).splitlines()
+    assert table[0].split() == ["setting", "n", "rank"]
+    assert table[1].split()[-2:] == ["2", "4.2"]
+    assert [line.split(": ")[0] for line in table[2:]] == ["not counted", "not counted"]
+    (alone,) = by_setting([diverged])
+    assert groups.counted_runs(alone) == [diverged]
+    assert groups.diverged(alone)
+
+
+def test_settings_without_a_finished_epoch_have_not_started():
+    never = run(-1.0, epochs=0)
+    started = groups.started_groups([run(), never, replace(never, diverged=1)])
+    assert [group.label for group in started] == ["SimSiam, target filter σ^-0.5"]
+    assert groups.started_groups([never]) == []
+
+
+@pytest.mark.parametrize(
+    ("seeds", "digits", "text"),
+    [
+        ([[1, 2], [1, 4]], 1, "3.0 ± 1.4"),
+        ([[1, 2]], 0, "2"),
+        ([[1, 2], [3, np.nan]], 1, "2.0 (n = 1)"),
+        ([[1, np.nan], [3, np.nan]], 1, "2.0 ± 1.4 (epoch 1)"),
+        ([[np.nan, np.nan]], 1, "–"),
+        ([[0, 0], [0, -0.001]], 2, "0.00"),
+    ],
+)
+def test_last_values_name_their_epoch_and_number(seeds, digits, text):
+    runs = [run(seed=seed, epochs=2, own=values) for seed, values in enumerate(seeds)]
+    assert groups.format_latest(runs, "own", digits) == text
+
+
+def test_a_value_that_was_measured_but_is_not_finite_hides_the_one_before():
+    measured = {"own": np.array([True, True])}
+    broken = replace(run(epochs=2, own=[1, np.nan]), measured=measured)
+    assert groups.latest([broken], "own") == (2, [])
+
+
+def test_a_curve_has_the_epochs_that_some_seed_measured():
+    runs = [run(seed=0, own=[2, np.nan, np.nan]), run(seed=1, own=[4, np.nan, 6])]
+    curve = groups.curve_of(runs, "own")
+    assert curve.x.tolist() == [1, 3]
+    assert curve.mean.tolist() == [3, 6]
+    assert curve.low.tolist() == [2, 6]
+    assert curve.high.tolist() == [4, 6]
+    assert len(groups.curve_of(runs, "val/knn_acc1").x) == 0
+
+
+def test_a_spectrum_stacks_the_seeds_that_measured_the_last_epoch():
+    first, second = run(seed=0), run(seed=1)
+    del second.spectra["filter_curve"]
+    earlier = run(seed=2)
+    arrays = {name: array[:2] for name, array in earlier.spectra.items()}
+    without = replace(run(seed=3), spectra={})
+    (group,) = by_setting([first, second, replace(earlier, spectra=arrays), without])
+    epoch, stacks = group.spectrum()
+    assert epoch == 3
+    expected = np.stack([first.spectra["lam_online"][-1]] * 2)
+    np.testing.assert_array_equal(stacks["lam_online"], expected)
+    assert "filter_curve" not in stacks
+    (empty,) = by_setting([without])
+    assert empty.spectrum() == (0, {})

@@ -1,0 +1,98 @@
+"""metrics.csv and the files of spectra: what is written is read back, damage is noticed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rdm_solo import runs
+from rdm_solo.runs import files, metrics_file, spectra_files
+
+ROWS = [
+    {"epoch": 0, "erank/online": 9.5},
+    {"epoch": 1, "train/loss": -0.5, "erank/online": 3.25},
+    {"epoch": 2, "train/loss": -0.75},
+    {"epoch": 3, "train/loss": -0.875, "erank/online": 1 / 3},
+]
+
+
+def test_a_table_is_read_back_as_it_was_written(tmp_path):
+    metrics_file.write(tmp_path, ROWS)
+    table = metrics_file.read(tmp_path)
+    assert table.untrained == {"erank/online": 9.5}
+    assert table.diverged is None
+    np.testing.assert_array_equal(table.columns["epoch"], [1, 2, 3])
+    np.testing.assert_array_equal(table.columns["erank/online"], [3.25, math.nan, 1 / 3])
+    assert table.measured["erank/online"].tolist() == [True, False, True]
+    assert not table.measured["val/acc1"].any()
+    np.testing.assert_array_equal(runs.read_metrics(tmp_path)["train/loss"], [-0.5, -0.75, -0.875])
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_resumed_run_keeps_the_rows_up_to_its_epoch(done, tmp_path):
+    metrics_file.write(tmp_path, ROWS)
+    (tmp_path / files.SUMMARY).write_text("{}")
+    assert metrics_file.truncate(tmp_path, done) == ROWS[: done + 1]
+    assert runs.read_metrics(tmp_path)["epoch"].tolist() == list(range(1, done + 1))
+    assert metrics_file.read(tmp_path).untrained == {"erank/online": 9.5}
+    assert not (tmp_path / files.SUMMARY).exists()
+
+
+def test_a_run_that_starts_over_has_no_table(tmp_path):
+    metrics_file.write(tmp_path, ROWS)
+    assert metrics_file.truncate(tmp_path, 0) == []
+    assert not (tmp_path / files.METRICS).exists()
+
+
+@pytest.mark.parametrize("line", ["1,two", "1.5,2", "-1,2", "0,2", ",2", "nan,2"])
+def test_a_damaged_line_is_an_error(line, tmp_path):
+    (tmp_path / files.METRICS).write_text(f"epoch,train/loss\n1,2\n{line}\n")
+    with pytest.raises(ValueError, match=r"epoch|float"):
+        metrics_file.read(tmp_path)
+
+
+def test_a_line_that_was_cut_off_has_no_further_values(tmp_path):
+    (tmp_path / files.METRICS).write_text("epoch,train/loss\n1,2\n2\n")
+    assert metrics_file.read(tmp_path).measured["train/loss"].tolist() == [True, False]
+
+
+def write_spectra(folder, **epochs):
+    for epoch, arrays in epochs.items():
+        spectra_files.write(folder, int(epoch[1:]), arrays)
+
+
+def test_spectra_of_changed_diagnostics_are_padded(tmp_path):
+    small = {"lam_online": np.array([2.0, 1.0]), "rows": np.array(7)}
+    large = {"lam_online": np.array([3.0, 2.0, 1.0]), "filter_curve": np.array([1.0])}
+    write_spectra(tmp_path, _2=large, _1=small)
+    arrays, broken = spectra_files.read(tmp_path)
+    assert broken == []
+    assert arrays["epoch"].tolist() == [1, 2]
+    assert arrays["rows"].tolist() == [7, 0]
+    np.testing.assert_array_equal(arrays["lam_online"], [[2, 1, math.nan], [3, 2, 1]])
+    np.testing.assert_array_equal(arrays["filter_curve"], [[math.nan], [1]])
+
+
+def test_spectra_after_the_resumed_epoch_are_removed(tmp_path):
+    lam = {"lam_online": np.ones(2)}
+    write_spectra(tmp_path, _1=lam, _2=lam, _3=lam)
+    spectra_files.truncate(tmp_path, 2)
+    by_epoch, _ = spectra_files.read_epochs(tmp_path)
+    assert list(by_epoch) == [1, 2]
+
+
+class Bomb:
+    """An object that fails the test if it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("the pickle was executed",)
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([Bomb()], dtype=object), np.array(["text"])], ids=["object", "text"]
+)
+def test_only_numbers_are_read_from_spectra(array, tmp_path):
+    write_spectra(tmp_path, _1={"lam_online": np.ones(2)}, _2={"lam_online": array})
+    by_epoch, broken = spectra_files.read_epochs(tmp_path)
+    assert list(by_epoch) == [1]
+    assert broken == ["spectra/epoch_0002.npz"]
