@@ -144,7 +144,9 @@ def mean_std(values: Sequence[float], digits: int) -> str:
         return "–"
     mean = round(statistics.fmean(values), digits) + 0.0  # + 0.0 turns -0 into 0
     text = f"{mean:.{digits}f}"
-    return f"{text} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else text
+    if len(values) > 1:
+        text += f" ± {statistics.stdev(values):.{digits}f}"
+    return text
 
 
 def text_table(
@@ -153,9 +155,13 @@ def text_table(
     """Return a text table with a row per setting, and a line for each run that is not counted."""
     rows = [["setting", "n", *head]]
     for group in groups:
-        rows.append([group.label, str(len(group.counted)), *cells(group)])
+        n = str(len(group.counted))
+        rows.append([group.label, n, *cells(group)])
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        line = "  ".join(map(str.ljust, row, widths))
+        lines.append(line.rstrip())
     for group in groups:
         for run in uncounted_runs(group):
             lines.append(f"not counted: {run_name(run)} ({run.progress})")
@@ -203,9 +209,11 @@ def by_setting(runs: Sequence[Run]) -> list[Group]:
         settings = list(by_key.values())
         suffixes = _suffixes([members[0].setting for members in settings])
         for suffix, members in zip(suffixes, settings):
+            # Settings can differ in a fourth option only, or two suffixes can read the same.
             if label + suffix in groups:
                 suffix += f" #{len(groups) + 1}"
-            groups[label + suffix] = Group(label + suffix, tuple(members), suffix)
+            unique = label + suffix
+            groups[unique] = Group(unique, tuple(members), suffix)
     return list(groups.values())
 
 

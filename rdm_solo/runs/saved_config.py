@@ -28,7 +28,8 @@ def write(folder: Path, config: DictConfig, overrides: Sequence[str]) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     resolved = OmegaConf.to_container(config, resolve=True)
-    plain = _without_resolvers(OmegaConf.to_container(config), resolved) | {"resume": None}
+    plain = _without_resolvers(OmegaConf.to_container(config), resolved)
+    plain["resume"] = None
     write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(plain)))
     options = [text for text in overrides if not text.startswith(("resume=", "overwrite="))]
     write_atomically(folder / OVERRIDES, OmegaConf.to_yaml(options))
@@ -39,18 +40,22 @@ def _without_resolvers(raw: Any, resolved: Any) -> Any:
     if isinstance(raw, dict):
         return {key: _without_resolvers(value, resolved[key]) for key, value in raw.items()}
     if isinstance(raw, list):
-        return [_without_resolvers(*pair) for pair in zip(raw, resolved)]
-    calls = isinstance(raw, str) and "${" in REFERENCE.sub("", raw)
-    return resolved if calls else raw
+        return [_without_resolvers(item, value) for item, value in zip(raw, resolved)]
+    if isinstance(raw, str) and "${" in REFERENCE.sub("", raw):
+        return resolved
+    return raw
 
 
 def config_path(folder: Path) -> Path:
     """Return the path of a run's config; raise UserError if there is none."""
-    if not (folder / CONFIG).is_file():
-        runs = sorted(str(path.parents[1]) for path in folder.glob(f"*/{CONFIG}"))
-        hint = "\n    ".join(["; it is a sweep or another folder of runs, so pass one:", *runs])
-        raise UserError(f"{folder} is not a run folder: it holds no {CONFIG}{hint if runs else ''}")
-    return folder / CONFIG
+    path = folder / CONFIG
+    if path.is_file():
+        return path
+    message = f"{folder} is not a run folder: it holds no {CONFIG}"
+    runs = sorted(str(config.parents[1]) for config in folder.glob(f"*/{CONFIG}"))
+    if runs:
+        message += "; it is a sweep or another folder of runs, so pass one:"
+    raise UserError("\n    ".join([message, *runs]))
 
 
 def run_config(folder: Path) -> DictConfig:
@@ -132,14 +137,20 @@ def exponent(p: Any) -> str:
         return f"{p:g}"
     if not isinstance(p, Mapping) or finite(p.get("start")) is None:
         return str(p)  # an invalid exponent
-    return f"({p['start']:g}…{p['end']:g}, {p['schedule']})" if "end" in p else f"{p['start']:g}"
+    if "end" not in p:
+        return f"{p['start']:g}"
+    return f"({p['start']:g}…{p['end']:g}, {p['schedule']})"
 
 
 def title(cfg: DictConfig) -> str:
     """Return a run's title: method, filter, exponent, data set."""
-    words, chosen = [cfg.method.name], ChosenFilter.from_config(cfg)
+    words = [cfg.method.name]
+    chosen = ChosenFilter.from_config(cfg)
     if not chosen.absent:
         words.append(chosen.label)
-    if cfg.p is not None:
-        words.append("p scheduled" if OmegaConf.is_config(cfg.p) else f"p = {cfg.p:g}")
-    return ", ".join([*words, cfg.dataset.name])
+    if OmegaConf.is_config(cfg.p):
+        words.append("p scheduled")
+    elif cfg.p is not None:
+        words.append(f"p = {cfg.p:g}")
+    words.append(cfg.dataset.name)
+    return ", ".join(words)

@@ -43,12 +43,14 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
     {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}
     """
     for key, value in node.items():
-        if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        name = f"{prefix}{key}"
+        nested = isinstance(value, list) and any(isinstance(x, (Mapping, list)) for x in value)
+        if nested:
             value = dict(enumerate(value))
         if isinstance(value, Mapping) and value:
-            yield from options(value, f"{prefix}{key}.")
+            yield from options(value, f"{name}.")
         else:
-            yield f"{prefix}{key}", value
+            yield name, value
 
 
 def differences(one: Any, other: Any, parts: Sequence[str] = (*SETTING, "seed")) -> list[str]:
@@ -57,7 +59,11 @@ def differences(one: Any, other: Any, parts: Sequence[str] = (*SETTING, "seed"))
     >>> differences({"p": -0.5, "threads": 1}, {"p": -1, "threads": 2})
     ['p']
     """
-    values, other_values = settings(one, parts), settings(other, parts)
-    missing = object()
-    names = values | other_values
-    return [name for name in names if values.get(name, missing) != other_values.get(name, missing)]
+    values = settings(one, parts)
+    other_values = settings(other, parts)
+    missing = object()  # unequal to None, which is a value
+    names = []
+    for name in values | other_values:
+        if values.get(name, missing) != other_values.get(name, missing):
+            names.append(name)
+    return names
