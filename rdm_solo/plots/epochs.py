@@ -27,10 +27,6 @@ ALIGNMENT = {
         "weighted by eigenvalues", style.GREY, style.DASHES, "^"
     ),
 }
-ACCURACIES = {
-    "val/knn_acc1": style.look("kNN", style.BLACK, marker="o"),
-    "val/acc1": style.look("online classifier", style.GREY, style.DASHES, "s"),
-}
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
 
@@ -122,8 +118,6 @@ def _loss_scale(group: Group) -> str | float:
     columns=[column.name for column in charts()[ACCURACY]],
 )
 def accuracies(groups: Groups, looks: style.Looks) -> Figure:
-    if len(groups) == 1:
-        return _branch_panels(groups, ACCURACIES)
     return _column_panels(groups, looks, charts()[ACCURACY][::-1])
 
 

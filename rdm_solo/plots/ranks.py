@@ -15,9 +15,11 @@ BRANCHES = {"erank/target": style.TARGET, "erank/online": style.ONLINE}
 def rank_picture(metrics: Mapping[str, np.ndarray], title: str = "") -> Figure:
     """Draw both branches' effective rank over the epochs of one run's table."""
     figure, (axes,) = style.figure(1)
+    epochs = metrics["epoch"]
     for column, look in BRANCHES.items():
-        style.draw_line(axes, metrics["epoch"], metrics[column], look)
-    axes.set_ylabel(COLUMNS["erank/target"].chart)
+        style.draw_line(axes, epochs, metrics[column], look)
+    label = COLUMNS["erank/target"].chart
+    style.y_label(axes, label)
     style.start_at_zero(axes)
     style.integer_axis(axes, "epoch")
     style.panel_title(axes, title)

@@ -24,9 +24,11 @@ LETTERS, LINE = 26, 0.16
 
 def accuracy(groups: Groups) -> str:
     """Return the column of the kNN accuracy, or of the online accuracy if kNN was not measured."""
-    online, knn = (column.name for column in charts()[ACCURACY])
-    without_knn = not any(group.last(knn) for group in groups)
-    return online if without_knn and any(group.last(online) for group in groups) else knn
+    names = [column.name for column in charts()[ACCURACY]]
+    for name in reversed(names):
+        if any(group.last(name) for group in groups):
+            return name
+    return names[-1]
 
 
 def panel_row(group: Group) -> tuple[str, str]:
@@ -141,11 +143,12 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
     for axes, column in zip(panels, columns):
         for y, group in enumerate(upwards):
             values = group.last(column)
+            if not values:
+                continue
             points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
             points["marker"] = "X" if diverged(group) else "o"
-            if values:
-                axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **points)
-                axes.plot([np.mean(values)], [y], markersize=6, **points)
+            axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **points)
+            axes.plot([np.mean(values)], [y], markersize=6, **points)
         axes.set_yticks(range(len(names)), [""] * len(names))
         axes.set_ylim(-0.5, len(names) - 0.5)
         axes.set_xlabel(axis_label(column))

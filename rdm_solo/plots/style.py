@@ -6,7 +6,6 @@ reference.
 
 import functools
 import io
-import itertools
 import logging
 import math
 import re
@@ -87,10 +86,13 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, with the name as label; 140 looks are distinct."""
     unique = dict.fromkeys(names)
     colours = _COLOURS if len(unique) > 1 else (BLACK,)
-    parts = zip(
-        unique, itertools.cycle(colours), itertools.cycle(_LINES), itertools.cycle(_MARKERS)
-    )
-    return {name: look(name, color, line, marker) for name, color, line, marker in parts}
+    result = {}
+    for i, name in enumerate(unique):
+        color = colours[i % len(colours)]
+        line = _LINES[i % len(_LINES)]
+        marker = _MARKERS[i % len(_MARKERS)]
+        result[name] = look(name, color, line, marker)
+    return result
 
 
 class _Figure(Figure):
@@ -206,12 +208,14 @@ def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:
 def integer_axis(axes: Axes, label: str) -> None:
     """Label the x axis, with ticks at integers."""
     axes.set_xlabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    locator = MaxNLocator(nbins=5, integer=True, min_n_ticks=1)
+    axes.xaxis.set_major_locator(locator)
 
 
 def start_at_zero(axes: Axes) -> None:
     """Start the y axis at zero, with room above a constant line."""
-    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    _, top = axes.get_ylim()
+    axes.set_ylim(0, 1.05 * top)
 
 
 def log_axis(axis: Axis) -> None:
@@ -234,7 +238,8 @@ def log_axis(axis: Axis) -> None:
 def mark_empty(axes: Axes, text: str) -> None:
     """Write ``text`` in the middle of a panel that has no lines; call it last."""
     if not axes.lines:
-        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", size=8)
+        middle: Any = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+        axes.text(0.5, 0.5, text, size=8, **middle)
         axes.set(xscale="linear", yscale="linear", xticks=[], yticks=[])
 
 

@@ -197,7 +197,6 @@ def test_other_charts_have_a_panel_for_each_column_that_was_measured():
                 "alignment/online_target_weighted": "weighted by eigenvalues",
             },
         ),
-        ("accuracies", {"val/knn_acc1": "kNN", "val/acc1": "online classifier"}),
         ("losses", {"train/loss": ""}),
     ],
 )
