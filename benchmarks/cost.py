@@ -34,7 +34,9 @@ class Step:
         OmegaConf.set_struct(self.cfg, False)
         self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)
-        self.model = methods.prepare(methods.build(self.cfg), self.cfg).to(device).train()
+        backbone = self.cfg.backbone
+        self.model = methods.build(self.cfg).to(device).train()
+        methods.prepare(self.model, backbone.channels_last, backbone.compile)
         add_sinkhorn(self.model)
         self.model.log = self.model.log_dict = lambda *args, **kwargs: None  # there is no Trainer
         groups = self.model.learnable_params

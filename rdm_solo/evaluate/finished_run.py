@@ -92,6 +92,6 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         views=views,
         seed=model_cfg.seed,
         device=torch_device,
-        expand_channels=backbones.input_channels(model_cfg),
+        expand_channels=backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs),
     )
     return FinishedRun(model, batches, views.num_large_crops, epoch, queue)

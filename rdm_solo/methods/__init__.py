@@ -1,16 +1,21 @@
 """The methods, for both versions of solo-learn; solo-learn is imported on first use."""
 
+import importlib
 from typing import Any
 
-from rdm_solo.methods.descriptions import METHODS
-
-__all__ = ["BYOL", "DINO", "SimSiam", "SwAV", "SymSimSiam", "build", "prepare"]
+_MODULES = {
+    "BYOL": "models",
+    "DINO": "unfiltered",
+    "SimSiam": "models",
+    "SwAV": "unfiltered",
+    "SymSimSiam": "symmetric",
+    "build": "building",
+    "prepare": "building",
+}
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rdm_solo.methods import building
-
-    description = METHODS.get(name.lower())
-    return building.method_class(description) if description else getattr(building, name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"rdm_solo.methods.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.ground.errors import UserError
@@ -21,7 +20,8 @@ class _Block(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                nn.BatchNorm2d(outputs),
             )
         # At initialisation a block equals its shortcut.
         nn.init.zeros_(self.bn2.weight)
@@ -45,10 +45,14 @@ class SmallResNet(nn.Module):
         super().__init__()
         self.num_features = 4 * width
         self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+            nn.Conv2d(in_channels, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
         )
         self.stages = nn.Sequential(
-            _Block(width, width, 1), _Block(width, 2 * width, 2), _Block(2 * width, 4 * width, 2)
+            _Block(width, width, 1),
+            _Block(width, 2 * width, 2),
+            _Block(2 * width, 4 * width, 2),
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -72,13 +76,20 @@ def arguments(
     name: str, stem: str, kwargs: Mapping[str, Any], image_size: int | None
 ) -> dict[str, Any]:
     """Return a backbone's arguments; drop those that a recipe sets for other backbones."""
-    excluded = () if name in EXTRA else ("in_channels", "width")
+    excluded = []
+    if name not in EXTRA:
+        excluded += ["in_channels", "width"]
     if not name.startswith("resnet"):
-        excluded = (*excluded, "zero_init_residual")
-    supported = {k: value for k, value in kwargs.items() if value is not None and k not in excluded}
+        excluded.append("zero_init_residual")
+    supported = {
+        option: value
+        for option, value in kwargs.items()
+        if value is not None and option not in excluded
+    }
     if image_size and _has_fixed_size(name):
         supported.setdefault("img_size", image_size)
-        patch = supported.get("patch_size", int((re.findall(r"patch(\d+)", name) or [0])[0]))
+        patch_in_name = re.search(r"patch(\d+)", name)
+        patch = supported.get("patch_size", int(patch_in_name[1]) if patch_in_name else 0)
         if image_size < patch:
             raise UserError(
                 f"backbone.name={name} cuts the image into patches of {patch} pixels, and "
@@ -99,13 +110,7 @@ def _has_fixed_size(name: str) -> bool:
     return bool(config and config.fixed_input_size)
 
 
-def configured_arguments(cfg: DictConfig) -> dict[str, Any]:
-    """Return the arguments of the backbone in a run's config."""
-    backbone = cfg.backbone
-    return arguments(backbone.name, backbone.stem, backbone.kwargs, cfg.dataset.get("image_size"))
-
-
-def input_channels(cfg: DictConfig) -> int:
-    """Return the number of input channels of the backbone in a run's config."""
-    kwargs = configured_arguments(cfg)
-    return int(kwargs.get("in_channels", kwargs.get("in_chans", 3)))
+def input_channels(name: str, kwargs: Mapping[str, Any]) -> int:
+    """Return the number of input channels of a backbone with the arguments of a run's config."""
+    option = "in_channels" if name in EXTRA else "in_chans"
+    return int(kwargs.get(option) or 3)

@@ -3,11 +3,10 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
 from rdm_solo.ground.distributed import world_size
-from rdm_solo.methods.models import minus_cosine
 from rdm_solo.methods.symmetric import Standalone
 from rdm_solo.spectra.rows import directions, epps_pulley_statistic, wave_sums
 
@@ -41,10 +40,17 @@ def intl_loss(views: list[Tensor], steps: int = 4, weight: float = 0.01) -> Tens
     are more rows than columns, otherwise rows (d = N), as in the authors' code.
     """
     n, k = views[0].shape
-    whitened = [iterative_whitening(z if n > k else z.mT, steps) for z in views]
-    trace = sum((x.var(0) - 1).square().sum() for x in whitened)
-    z1, z2 = whitened if n > k else (x.mT for x in whitened)
-    return 2 + 2 * minus_cosine(z1, z1, z2) + weight * max(0.0, math.log2(min(n, k)) - 3) * trace
+    by_columns = n > k
+    trace_loss = views[0].new_zeros(())
+    whitened = []
+    for z in views:
+        x = iterative_whitening(z if by_columns else z.mT, steps)
+        trace_loss = trace_loss + (x.var(0) - 1).square().sum()
+        whitened.append(x if by_columns else x.mT)
+    cosine = nn.functional.cosine_similarity(whitened[0], whitened[1], dim=-1)
+    alignment = 2 - 2 * cosine.mean()
+    trace_weight = weight * max(0.0, math.log2(min(n, k)) - 3)
+    return alignment + trace_weight * trace_loss
 
 
 def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> Tensor:
@@ -55,11 +61,16 @@ def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> T
     averaged, because the rows of one sample are not independent. Its ``weight`` is from 0 to 1.
     """
     mean = torch.stack(views).mean(0)
-    prediction = torch.stack([(z - mean).square().mean() for z in views]).mean()
     axes = directions(mean.shape[1], slices, seed).to(mean.device)
     valid = torch.ones(len(mean), dtype=torch.bool, device=mean.device)
-    each = [epps_pulley_statistic(wave_sums(z, axes, valid), valid.sum()) for z in views]
-    return (1 - weight) * prediction + weight * torch.stack(each).mean().float()
+    distances, statistics = [], []
+    for z in views:
+        distances.append((z - mean).square().mean())
+        waves = wave_sums(z, axes, valid)
+        statistics.append(epps_pulley_statistic(waves, valid.sum()))
+    prediction = torch.stack(distances).mean()
+    sigreg = torch.stack(statistics).mean().float()
+    return (1 - weight) * prediction + weight * sigreg
 
 
 def gathered(views: list[Tensor]) -> list[Tensor]:
@@ -81,5 +92,6 @@ class LeJEPA(Standalone):
     """Prediction of the mean view, and SIGReg (Balestriero and LeCun, 2025)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:
-        kwargs, seed = self.settings.kwargs, self.global_step
-        return lejepa_loss(gathered(views), kwargs.sigreg_weight, kwargs.slices, seed)
+        kwargs = self.settings.kwargs
+        weight, slices = kwargs.sigreg_weight, kwargs.slices
+        return lejepa_loss(gathered(views), weight, slices, seed=self.global_step)

@@ -1,4 +1,4 @@
-"""Mixins for solo-learn's classes: our optimiser, exact resuming, and filters.
+"""The methods that take filters.
 
 An online filter replaces the predictor. A target filter is the module ``target_head``, which comes
 after the target's projector or, if the target is drawn from a queue, after the queue. A method that
@@ -16,53 +16,8 @@ from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.ground.errors import UserError
-from rdm_solo.methods import optimizers, solo_learn
+from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-
-
-class Configured:
-    """Take optimiser and schedule from our config, for methods of both solo-learn versions."""
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.cfg_rdm = cfg
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Drop buffers that modules create only in their first call, as All4One's do."""
-        names = self.state_dict().keys()
-        for name in checkpoint["state_dict"].keys() - names:
-            del checkpoint["state_dict"][name]
-
-    def configure_optimizers(self) -> Any:
-        steps = int(self.trainer.estimated_stepping_batches)
-        return optimizers.configure(self.learnable_params, self.cfg_rdm, steps)
-
-
-class Momentum:
-    """A momentum encoder that resumes bit for bit."""
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.momentum_updater.update = self._update_in_place
-
-    @torch.no_grad()
-    def _update_in_place(self, online: nn.Module, momentum: nn.Module) -> None:
-        """Compute solo-learn's average in place.
-
-        solo-learn creates new tensors. For 1x1 or single-channel convolutions, their strides
-        differ from those of loaded weights, and oneDNN then sums in another order.
-        """
-        tau = self.momentum_updater.cur_tau
-        for p, average in zip(online.parameters(), momentum.parameters()):
-            average.copy_(tau * average + (1 - tau) * p)
-
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        self.last_step = self.trainer.global_step
-        # solo-learn's checkpoints do not contain tau.
-        self.momentum_updater.update_tau(
-            cur_step=self.last_step, max_steps=self.trainer.estimated_stepping_batches
-        )
 
 
 def make_filters(chosen: ChosenFilter, epochs: int) -> dict[str, SpectralFilter]:
@@ -77,10 +32,11 @@ def make_filters(chosen: ChosenFilter, epochs: int) -> dict[str, SpectralFilter]
         raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
     if function is None:
         return {}
-    schedule = None if p is None else as_schedule(p, epochs=epochs)
-    branches = ("online", "target") if chosen.branch == "both" else (str(chosen.branch),)
+    if has_exponent:
+        p = as_schedule(p, epochs=epochs)
+    branches = ["online", "target"] if chosen.branch == "both" else [str(chosen.branch)]
     return {
-        branch: SpectralFilter(branch, function, schedule, chosen.momentum, **chosen.parameters)
+        branch: SpectralFilter(branch, function, p, chosen.momentum, **chosen.parameters)
         for branch in branches
     }
 
@@ -119,16 +75,16 @@ class _Filtered:
 
     def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
         """Install the chosen filter; ``spectral`` has its modules by branch, if it is spectral."""
-        projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
         self.target_head = spectral.get("target", nn.Identity())
         if chosen.linear:
             width = self.projector[_last_linear(self.projector)].out_features
             self.predictor = nn.Linear(width, width, bias=False)
         elif not chosen.unchanged:
             self.predictor = spectral.get("online", nn.Identity())
-        for projector in projectors if spectral else ():
-            last = _last_linear(projector)
-            projector[last] = Float32Linear(projector[last])
+        if spectral:
+            for projector in {self.projector, getattr(self, "momentum_projector", self.projector)}:
+                last = _last_linear(projector)
+                projector[last] = Float32Linear(projector[last])
 
     @property
     def filters(self) -> list[SpectralFilter]:
@@ -183,14 +139,19 @@ class FilteredSimSiam(_Filtered):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Replace solo-learn's step, which uses the unfiltered projection as the target."""
         out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
-        (z1, p1, target1), (z2, p2, target2) = map(self.branches, out["feats"])
+        feats1, feats2 = out["feats"]
+        z1, p1, target1 = self.branches(feats1)
+        z2, p2, target2 = self.branches(feats2)
         loss = self.compare(z1, p1, target2) / 2 + self.compare(z2, p2, target1) / 2
         with torch.no_grad():
-            rows = (nn.functional.normalize(target, dim=-1) for target in (target1, target2))
-            std = sum(row.std(dim=0).mean() for row in rows) / 2
+            std = (_std_of_directions(target1) + _std_of_directions(target2)) / 2
         metrics = {"train_neg_cos_sim": loss, "train_z_std": std}
         self.log_dict(metrics, on_epoch=True, sync_dist=True)
         return loss + out["loss"]
+
+
+def _std_of_directions(target: Tensor) -> Tensor:
+    return nn.functional.normalize(target, dim=-1).std(dim=0).mean()
 
 
 def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
@@ -247,3 +208,29 @@ class FilteredNeighbours(_Filtered):
         if isinstance(self.target_head, SpectralFilter):  # solo-learn's losses expect unit rows
             nearest = nn.functional.normalize(nearest, dim=-1)
         return index, nearest, *more
+
+
+class SimSiam(FilteredSimSiam, solo_learn.adapt("simsiam")):
+    """SimSiam (Chen and He, 2021)."""
+
+
+class BYOL(FilteredBYOL, solo_learn.adapt("byol")):
+    """BYOL (Grill et al., 2020)."""
+
+
+class NNSiam(FilteredNeighbours, solo_learn.adapt("nnsiam")):
+    """SimSiam with the nearest earlier projection as the target."""
+
+
+class NNBYOL(FilteredNeighbours, solo_learn.adapt("nnbyol")):
+    """BYOL with the nearest earlier projection as the target."""
+
+
+class NNCLR(FilteredNeighbours, solo_learn.adapt("nnclr")):
+    """NNCLR (Dwibedi et al., 2021)."""
+
+
+if solo_learn.CURRENT:  # 1.0.2 has no MoCo v3
+
+    class MoCoV3(FilteredBYOL, solo_learn.adapt("mocov3")):
+        """MoCo v3 (Chen et al., 2021)."""

@@ -46,11 +46,13 @@ class WarmupCosine(LRScheduler):
             group["initial_lr"], group["lr"] = base, rate
 
     def get_lr(self) -> list[float | Tensor]:
-        groups = self.optimizer.param_groups
-        return [
-            base if group.get("static_lr") else self._rate(float(base), self.last_epoch)
-            for base, group in zip(self.base_lrs, groups)
-        ]
+        rates: list[float | Tensor] = []
+        for base, group in zip(self.base_lrs, self.optimizer.param_groups):
+            if group.get("static_lr"):
+                rates.append(base)
+            else:
+                rates.append(self._rate(float(base), self.last_epoch))
+        return rates
 
     def _rate(self, base: float, step: int) -> float:
         if step < self.warmup:
@@ -64,17 +66,9 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
     ``cfg.optimizer.lr`` and ``classifier_lr`` are already scaled by the global batch.
     """
-    settings, schedule = cfg.optimizer, cfg.scheduler
-    # LARS rescales the layers of groups with always_adapt.
-    groups = [
-        {"static_lr": False, "always_adapt": True, **group, "params": list(group["params"])}
-        for group in groups
-    ]
-    if settings.exclude_bias_n_norm:
-        groups = [part for group in groups for part in _without_biases(group)]
-    groups = [group for group in groups if group["params"]]
+    schedule = cfg.scheduler
     scheduler = WarmupCosine(
-        _optimizer(groups, settings),
+        _optimizer(_split(groups, cfg.optimizer.exclude_bias_n_norm), cfg.optimizer),
         warmup=round(schedule.warmup_epochs * steps / cfg.max_epochs),
         steps=steps,
         start_lr=schedule.warmup_start_lr,
@@ -86,6 +80,29 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
     }
 
 
+def _split(groups: Iterable[dict[str, Any]], exclude_vectors: bool) -> list[dict[str, Any]]:
+    """Return the groups that have parameters.
+
+    With ``exclude_vectors``, biases and norms become groups of their own, without weight decay and
+    LARS rescaling.
+    """
+    split = []
+    for group in groups:
+        parameters = list(group["params"])
+        # LARS rescales the layers of groups with always_adapt.
+        group = {"static_lr": False, "always_adapt": True, **group}
+        vectors = []
+        if exclude_vectors:
+            vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+            parameters = [parameter for parameter in parameters if parameter.ndim > 1]
+        if parameters:
+            split.append({**group, "params": parameters})
+        if vectors:
+            plain = {"params": vectors, "weight_decay": 0.0, "always_adapt": False}
+            split.append({**group, **plain})
+    return split
+
+
 def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
     options: Any = OmegaConf.to_container(settings.kwargs)
     options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
@@ -93,17 +110,10 @@ def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
         return torch.optim.Adam(groups, **options)
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, **options)
+    options["momentum"] = settings.momentum
     if settings.name == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.momentum, **options)
+        return torch.optim.SGD(groups, **options)
     from timm.optim.lars import Lars  # slow import; solo-learn 1.0.2's LARS is not an Optimizer
 
     options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
-    return Lars(groups, momentum=settings.momentum, **options)
-
-
-def _without_biases(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Split a group: vectors (biases, norms) get neither weight decay nor LARS rescaling."""
-    matrices = [parameter for parameter in group["params"] if parameter.ndim > 1]
-    vectors = [parameter for parameter in group["params"] if parameter.ndim <= 1]
-    plain = {"params": vectors, "weight_decay": 0.0, "always_adapt": False}
-    return [{**group, "params": matrices}, {**group, **plain}]
+    return Lars(groups, **options)

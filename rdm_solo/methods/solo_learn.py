@@ -23,7 +23,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import CURRENT, pl
 from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.ground.values import check_choice
-from rdm_solo.methods import backbones
+from rdm_solo.methods import backbones, optimizers
 from rdm_solo.methods.descriptions import METHODS
 
 # Our names for solo-learn's scalars, except the loss, whose name depends on the method.
@@ -40,17 +40,6 @@ SCALARS = {
 }
 # Scalars of the online classifier, which mean nothing without labels.
 LABEL_SCALARS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-# Scalars of the images that a process validates, whose number differs between processes.
-VALIDATION_SCALARS = {
-    "val/classifier_loss",
-    "val/acc1",
-    "val/acc5",
-    "momentum_val_loss",
-    "momentum_val_acc1",
-    "momentum_val_acc5",
-}
-# Scalars that are always logged; the others are needed only by charts.
-TABLE_SCALARS = {"train/loss", "val/acc1"}
 
 
 def _import_solo() -> types.ModuleType:
@@ -95,28 +84,51 @@ def version() -> str:
     return "1.0.6 or later (current)" if CURRENT else "1.0.2 (legacy)"
 
 
-class _RenamedScalars(pl.LightningModule):
-    """Logs solo-learn's scalars under our names, once per epoch."""
+class _Adapter(pl.LightningModule):
+    """A method of solo-learn's with our optimiser, which logs scalars under our names."""
 
     loss_names: tuple[str, ...] = ()
     labelled = True
-    charted = True  # whether charts are drawn; logging them takes a tenth of a step
     validated = 0  # images of this process in this epoch's validation
 
+    def __init__(self, run_config: DictConfig, /, **arguments: Any) -> None:
+        self.run_config = run_config
+        self.has_loggers = bool(run_config.get("logger"))
+        super().__init__(**arguments)
+
+    def configure_optimizers(self) -> Any:
+        steps = int(self.trainer.estimated_stepping_batches)
+        return optimizers.configure(self.learnable_params, self.run_config, steps)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Drop buffers that modules create only in their first call, as All4One's do."""
+        names = self.state_dict().keys()
+        for name in checkpoint["state_dict"].keys() - names:
+            del checkpoint["state_dict"][name]
+
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        theirs, name = name, self._our_name(name)
-        unused = name not in (theirs, *TABLE_SCALARS) and not self.charted
-        if unused or (name in LABEL_SCALARS and not self.labelled):
+        """Log a scalar under our name, once per epoch.
+
+        Logging takes a tenth of a small network's step, so scalars of single steps that only a
+        logger shows are skipped in runs without one.
+        """
+        our_name = SCALARS.get(name, name.replace("train_", "train/", 1))
+        if name in self.loss_names:
+            our_name = "train/loss"
+        if our_name in LABEL_SCALARS and not self.labelled:
+            return
+        of_steps = our_name.startswith("train/") and our_name not in (name, "train/loss")
+        if of_steps and not self.has_loggers:
             return
         if kwargs.get("on_epoch"):  # Lightning would log it twice and synchronise in every step
             kwargs["on_step"] = False
-        if name == "train/loss":
+        if our_name == "train/loss":
             kwargs["prog_bar"] = True
         if isinstance(value, (int, float)):  # Lightning's copy would synchronise with the device
             value = torch.full((), float(value), device=self.device)
-        if name in VALIDATION_SCALARS and world_size() > 1:
+        if name.startswith(("val_", "momentum_val_")) and world_size() > 1:
             value = value * self._validation_weight()
-        super().log(name, value, *args, **kwargs)
+        super().log(our_name, value, *args, **kwargs)
 
     def _validation_weight(self) -> Tensor:
         """Return this process's number of images, divided by the mean number per process.
@@ -135,13 +147,8 @@ class _RenamedScalars(pl.LightningModule):
         self.validated += len(batch[-1])
         return super().validation_step(batch, *args, **kwargs)
 
-    def _our_name(self, name: str) -> str:
-        if name in self.loss_names:
-            return "train/loss"
-        return SCALARS.get(name, name.replace("train_", "train/", 1))
 
-
-class _Current(_RenamedScalars):
+class _Current(_Adapter):
     """Builds a model of the current version from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -149,10 +156,10 @@ class _Current(_RenamedScalars):
         _base.BaseMethod._BACKBONES.setdefault(
             cfg.backbone.name, lambda method, **kwargs: constructor(**kwargs)
         )
-        super().__init__(current_config(cfg))
+        super().__init__(cfg, cfg=current_config(cfg))
 
 
-class _Legacy(_RenamedScalars):
+class _Legacy(_Adapter):
     """Builds a model of 1.0.2 from our config, with the current version's names and hooks."""
 
     NAMES = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
@@ -163,7 +170,7 @@ class _Legacy(_RenamedScalars):
     def __init__(self, cfg: DictConfig) -> None:
         self._constructor = _constructor(cfg.backbone.name)
         self._validation_outputs: list[Any] = []
-        super().__init__(**legacy_arguments(cfg))
+        super().__init__(cfg, **legacy_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "base_model":  # 1.0.2 looks it up in a local dict of its own backbones
@@ -181,15 +188,41 @@ class _Legacy(_RenamedScalars):
         self._validation_outputs = []
 
 
-class _LegacyMomentum(_Legacy):
+class _Momentum(pl.LightningModule):
+    """A momentum encoder that resumes bit for bit."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.momentum_updater.update = self._update_in_place
+
+    @torch.no_grad()
+    def _update_in_place(self, online: torch.nn.Module, momentum: torch.nn.Module) -> None:
+        """Compute solo-learn's average in place.
+
+        solo-learn 1.0.2 and 1.0.6 create new tensors. For 1x1 or single-channel convolutions, their
+        strides differ from those of loaded weights, and oneDNN then sums in another order.
+        """
+        tau = self.momentum_updater.cur_tau
+        for p, average in zip(online.parameters(), momentum.parameters()):
+            average.copy_(tau * average + (1 - tau) * p)
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self.last_step = self.trainer.global_step
+        self._update_tau()  # solo-learn's checkpoints do not contain tau
+
+    def _update_tau(self) -> None:
+        self.momentum_updater.update_tau(
+            cur_step=self.trainer.global_step, max_steps=self.trainer.estimated_stepping_batches
+        )
+
+
+class _LegacyMomentum(_Momentum):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         stepped = self.trainer.global_step > self.last_step
         super().on_train_batch_end(outputs, batch, batch_idx, 0)
         if stepped:  # 1.0.2 counts the loader's batches, the current version the steps
-            self.momentum_updater.update_tau(
-                cur_step=self.trainer.global_step,
-                max_steps=self.trainer.estimated_stepping_batches,
-            )
+            self._update_tau()
 
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
         """Call Lightning's hook or, in 1.0.2, DINO's own clipping, which has the same name."""
@@ -199,16 +232,17 @@ class _LegacyMomentum(_Legacy):
             super().clip_gradients(clip)
 
 
+@functools.cache
 def adapt(name: str) -> Any:
     """Return solo-learn's class of a method, adapted to take our config."""
     base = TABLE[name]
-    adapter: type = _Current
-    if not CURRENT:
-        adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
-    names = METHODS[name].loss_names if name in METHODS else ()
-    doc = f"solo-learn's {base.__name__}, built from our config."
-    attributes = {"__doc__": doc, "__module__": __name__, "loss_names": names}
-    return type(base.__name__, (adapter, base), attributes)
+    bases = [_Current if CURRENT else _Legacy, base]
+    if issubclass(base, _base.BaseMomentumMethod):
+        bases.insert(0, _Momentum if CURRENT else _LegacyMomentum)
+    adapted: Any = type(base.__name__, tuple(bases), {"__module__": __name__})
+    if name in METHODS:
+        adapted.loss_names = METHODS[name].loss_names
+    return adapted
 
 
 def register(methods: Mapping[str, Any]) -> None:
@@ -267,13 +301,17 @@ def current_config(cfg: DictConfig) -> DictConfig:
 
     Optimiser, schedule, kNN and learning-rate scaling are ours, so solo-learn's are disabled.
     """
+    backbone = cfg.backbone
+    backbone_arguments = backbones.arguments(
+        backbone.name, backbone.stem, backbone.kwargs, cfg.dataset.get("image_size")
+    )
     return OmegaConf.create(
         {
             "method": cfg.method.name,
-            "backbone": {"name": cfg.backbone.name, "kwargs": backbones.configured_arguments(cfg)},
+            "backbone": {"name": backbone.name, "kwargs": backbone_arguments},
             "data": {
                 # solo-learn chooses the stem of a ResNet by the data set's name.
-                "dataset": "cifar10" if cfg.backbone.stem == "small" else "custom",
+                "dataset": "cifar10" if backbone.stem == "small" else "custom",
                 "num_classes": cfg.dataset.num_classes,
                 "num_large_crops": cfg.dataset.num_large_crops,
                 "num_small_crops": cfg.dataset.num_small_crops,

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from rdm_solo.ground.distributed import sum_over_processes, world_size
 from rdm_solo.ground.values import check_choice, check_number
 from rdm_solo.methods import solo_learn
-from rdm_solo.methods.models import Configured
 
 
 def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tensor:
@@ -66,11 +65,11 @@ class OneProjector:
 
     def install(self, settings: Mapping[str, Any]) -> None:
         """Create SimSiam's projector: three layers with BN, which is optional after the last."""
-        inputs, last_bn = self.features_dim, settings["last_bn"]
         hidden, outputs = settings["proj_hidden_dim"], settings["proj_output_dim"]
+        last_bn = settings["last_bn"]
         layers: list[nn.Module] = []
-        for width in (inputs, hidden):
-            layers += [nn.Linear(width, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
+        for inputs in (self.features_dim, hidden):
+            layers += [nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
         layers.append(nn.Linear(hidden, outputs, bias=not last_bn))
         if last_bn:
             layers.append(nn.BatchNorm1d(outputs, affine=False))
@@ -90,11 +89,11 @@ class OneProjector:
         views = [self.projector(feats).float() for feats in out["feats"]]
         with torch.autocast(views[0].device.type, enabled=False):
             loss = self.compare(views)
-        self.log_dict({"train/loss": loss}, on_epoch=True, sync_dist=True)
+        self.log("train/loss", loss, on_epoch=True, sync_dist=True)
         return loss + out["loss"]
 
 
-class Standalone(OneProjector, Configured, solo_learn.adapt("base")):
+class Standalone(OneProjector, solo_learn.adapt("base")):
     """A method that a run's config describes completely."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -116,8 +115,9 @@ class Symmetric(OneProjector):
     def compare(self, views: list[Tensor]) -> Tensor:
         # Unit rows in full precision: the loss is a difference of nearly equal numbers.
         z1, z2 = (nn.functional.normalize(z, dim=1) for z in views)
-        mu = 0.0 if self.center is None else self.center(torch.cat([z1, z2]))
-        return symmetric_loss(z1, z2, mu)
+        if self.center is None:
+            return symmetric_loss(z1, z2)
+        return symmetric_loss(z1, z2, self.center(torch.cat([z1, z2])))
 
 
 class SymSimSiam(Symmetric, Standalone):

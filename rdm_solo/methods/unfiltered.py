@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from rdm_solo.ground.distributed import gather_equal, rank
 from rdm_solo.methods import solo_learn
-from rdm_solo.methods.models import Configured, Momentum
 
 
 class LateBuffers:
@@ -31,29 +30,29 @@ class LateBuffers:
         state = checkpoint["state_dict"]
         for name, dim in self.late_buffers.items():
             if name in state:
-                gathered = gather_equal(getattr(self, name).transpose(0, dim)).transpose(0, dim)
-                state[name] = gathered.contiguous()
+                rows = gather_equal(state[name].transpose(0, dim))
+                state[name] = rows.transpose(0, dim).contiguous()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
         self._saved = {name: state.pop(name) for name in self.late_buffers if name in state}
 
     def on_train_start(self) -> None:
-        loaded = getattr(self, "_saved", {})
+        saved_buffers = getattr(self, "_saved", {})
         # A resumed run replaces the initial values below, so drawing them must not change its RNG.
-        with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
+        with torch.random.fork_rng(devices=[], enabled=bool(saved_buffers)):
             super().on_train_start()
-        for name, saved in loaded.items():
-            buffer, dim = getattr(self, name, None), self.late_buffers[name]
-            if buffer is None:
+        for name, saved in saved_buffers.items():
+            if not hasattr(self, name):
                 continue
+            buffer, dim = getattr(self, name), self.late_buffers[name]
             rows = buffer.shape[dim]  # this process's part
             first = rank() * rows if saved.shape[dim] > rows else 0
             part = saved.narrow(dim, first, min(rows, saved.shape[dim] - first))
             buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
 
 
-class SwAV(LateBuffers, Configured, solo_learn.adapt("swav")):
+class SwAV(LateBuffers, solo_learn.adapt("swav")):
     """SwAV (Caron et al., 2020): the target is the Sinkhorn assignment of the logits."""
 
     late_buffers = {"queue": 1}
@@ -78,7 +77,7 @@ class _ClassifierLoss(solo_learn.TABLE["base"]):
         return out
 
 
-class DeepClusterV2(LateBuffers, Configured, solo_learn.adapt("deepclusterv2"), _ClassifierLoss):
+class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2"), _ClassifierLoss):
     """DeepCluster v2 (Caron et al., 2020): the target is the image's cluster.
 
     The first epoch only collects outputs for k-means, and has no target yet. solo-learn's loss is
@@ -132,7 +131,7 @@ class Whitening(nn.Module):
             return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
 
 
-class WMSE(Configured, solo_learn.adapt("wmse")):
+class WMSE(solo_learn.adapt("wmse")):
     """W-MSE (Ermolov et al., 2021)."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -140,12 +139,12 @@ class WMSE(Configured, solo_learn.adapt("wmse")):
         self.whitening = Whitening(cfg.method.kwargs.whitening_eps)
 
 
-class DINO(Configured, Momentum, solo_learn.adapt("dino")):
+class DINO(solo_learn.adapt("dino")):
     """DINO (Caron et al., 2021); centring and sharpening can be switched off."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        loss = self.dino_loss_func
-        loss.center_momentum = cfg.method.center_momentum if cfg.method.centring else 1.0
-        if not cfg.method.sharpening:
+        loss, settings = self.dino_loss_func, cfg.method
+        loss.center_momentum = settings.center_momentum if settings.centring else 1.0
+        if not settings.sharpening:
             loss.teacher_temp_schedule[:] = loss.student_temp

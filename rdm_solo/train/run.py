@@ -41,17 +41,15 @@ def run(
     terminal.silence_third_party()
     limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    model = methods.prepare(methods.build(model_cfg), cfg)
-    model.labelled = dataset.labelled
-    channels = backbones.input_channels(model_cfg)
+    model = methods.build(model_cfg, dataset.labelled)
+    methods.prepare(model, cfg.backbone.channels_last, cfg.backbone.compile)
+    channels = backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs)
     expand_channels = None if channels == dataset.train.channels else channels
     data = DataModule(dataset, views, cfg.batch_size, cfg.seed, expand_channels)
 
     configured = make_callbacks(cfg, folder, derived)
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
-    packages = {type(c).__module__.partition(".")[0] for c in [*configured, *callbacks]}
-    model.charted = bool(cfg.get("logger") or packages - {"rdm_solo"})  # else charts are unused
 
     processes.connect(trainer)
     with folders.claim(cfg, folder, derived.filter_batch, overrides) as start:
