@@ -1,13 +1,10 @@
 """A small residual network that solo-learn lacks, and the arguments of all backbones."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from rdm_solo.ground.errors import UserError
 
 
 class _Block(nn.Module):
@@ -18,7 +15,7 @@ class _Block(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
+        if stride != 1:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False),
                 nn.BatchNorm2d(outputs),
@@ -88,13 +85,6 @@ def arguments(
     }
     if image_size and _has_fixed_size(name):
         supported.setdefault("img_size", image_size)
-        patch_in_name = re.search(r"patch(\d+)", name)
-        patch = supported.get("patch_size", int(patch_in_name[1]) if patch_in_name else 0)
-        if image_size < patch:
-            raise UserError(
-                f"backbone.name={name} cuts the image into patches of {patch} pixels, and "
-                f"dataset.image_size={image_size}: pass +backbone.kwargs.patch_size=2."
-            )
     if name.startswith("swin_") and stem == "small":  # as solo-learn 1.0.2 does for CIFAR
         supported.setdefault("window_size", 4)
     return supported

@@ -32,18 +32,15 @@ def build(cfg: DictConfig, labelled: bool = True) -> Any:
 
 
 def check_kwargs(kwargs: DictConfig) -> None:
-    """Refuse text (Hydra passes ``no`` as text), negative numbers and unequal cluster counts."""
+    """Refuse text (Hydra passes ``no`` as text) and negative numbers."""
     for key, value in kwargs.items():
-        name = f"method.kwargs.{key!s}"
-        if OmegaConf.is_list(value):  # the number of clusters in each set
-            if len(set(value)) != 1:
-                raise UserError(f"{name}={value}: at least one number, and they must all be equal.")
-            value = value[0]
-        if not isinstance(value, bool):
-            check_number(name, value, minimum=0, alternative="true or false")
+        values = value if OmegaConf.is_list(value) else [value]
+        for number in values:
+            if not isinstance(number, bool):
+                check_number(f"method.kwargs.{key!s}", number, 0, alternative="true or false")
 
 
-def prepare(model: Any, channels_last: bool, compiler: bool | str) -> Any:
+def prepare(model: Any, channels_last: bool, compiler: bool | str) -> None:
     """Apply a memory format and a compiler; state-dict names do not change."""
     backbones = [model.backbone]
     if hasattr(model, "momentum_backbone"):
@@ -53,4 +50,3 @@ def prepare(model: Any, channels_last: bool, compiler: bool | str) -> Any:
             backbone.to(memory_format=torch.channels_last)
         if compiler:
             backbone.compile(backend="inductor" if compiler is True else compiler)
-    return model

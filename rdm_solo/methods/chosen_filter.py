@@ -40,13 +40,15 @@ class ChosenFilter:
     @classmethod
     def from_config(cls, cfg: Any) -> "ChosenFilter":
         """Return the filter of a run's config."""
-        group, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
-        branch, function = _shipped(name)
+        group, p = cfg.filter, cfg.get("p")
+        if isinstance(p, DictConfig):  # a schedule
+            p = OmegaConf.to_container(p)
+        branch, function = _shipped(group.name)
         return cls(
-            name,
+            group.name,
             group.get("branch", branch),
             group.get("function", function),
-            OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
+            p,
             group.get("momentum", 0.0),
             parameters(group),
         )
@@ -59,17 +61,12 @@ class ChosenFilter:
     @property
     def unchanged(self) -> bool:
         """Return whether the method is unchanged: it keeps its predictor, or takes no filter."""
-        return self.name in ("none", "learnable")
+        return self.absent or self.name == "learnable"
 
     @property
     def linear(self) -> bool:
         """Return whether it is a learnable linear predictor."""
         return self.name == "linear"
-
-    @property
-    def identity(self) -> bool:
-        """Return whether the predictor is removed and nothing replaces it."""
-        return self.name == "identity"
 
     @property
     def spectral(self) -> bool:
@@ -83,7 +80,7 @@ class ChosenFilter:
     @property
     def symmetric(self) -> bool:
         """Return whether it treats both branches alike: no filter, or the same one on both."""
-        return self.identity or self.branch == "both"
+        return self.name == "identity" or self.branch == "both"
 
     @property
     def power(self) -> bool:
@@ -106,12 +103,11 @@ class ChosenFilter:
             return None
         if self.momentum:  # other batches' singular values decide
             return 0
+        slope = FUNCTIONS[self.function].slope if self.function in FUNCTIONS else None
+        if self.power and p is not None and not self.reverses(p):
+            slope = (p > 0) - (p < 0)
         side = {"online": 1, "target": -1}.get(self.branch or "", 0)
-        if self.function in FUNCTIONS and (slope := FUNCTIONS[self.function].slope):
-            return side * slope
-        if not self.power or p is None or self.reverses(p):
-            return 0
-        return (side * p > 0) - (side * p < 0)
+        return side * (slope or 0)
 
     def reverses(self, p: float | None) -> bool:
         """Return whether σ^(1+p) falls with σ; the weakest direction then becomes the strongest."""
@@ -136,9 +132,11 @@ def shipped_filters() -> dict[str, ChosenFilter]:
     >>> shipped_filters()["target_pow"].p
     -0.5
     """
-
-    configs = map(OmegaConf.load, sorted((config_folder() / "filter").glob("*.yaml")))
-    filters = [chosen for chosen in map(ChosenFilter.from_config, configs) if not chosen.absent]
+    filters = []
+    for path in sorted((config_folder() / "filter").glob("*.yaml")):
+        chosen = ChosenFilter.from_config(OmegaConf.load(path))
+        if not chosen.absent:
+            filters.append(chosen)
     filters.sort(key=lambda chosen: not chosen.unchanged)
     return {chosen.name: chosen for chosen in filters}
 

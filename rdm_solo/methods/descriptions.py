@@ -38,7 +38,8 @@ class Method:
         class_path: ``module:class`` in this package, if the method has a class here.
         loss_minimum: the smallest value of the loss, a key of :data:`LOSSES`; None if it depends
             on temperatures.
-        loss_names: the names under which solo-learn's versions log the loss.
+        loss: solo-learn's name of the loss, without ``train_``; by default ``NAME_loss``. A loss
+            with the name ``neg_cos_sim`` is always recognised.
         multi_crop: the versions of solo-learn in which it accepts small crops.
         paper_m: number of eigenvectors that the paper's code compares in the alignment.
         gap_explanation: causes of a rank gap other than learning, as a sentence.
@@ -60,7 +61,7 @@ class Method:
     no_filter: str = ""
     class_path: str = ""
     loss_minimum: float | None = None
-    loss_names: tuple[str, ...] = ()
+    loss: str = ""
     multi_crop: tuple[str, ...] = ()
     paper_m: int = 512
     gap_explanation: str = ""
@@ -126,7 +127,6 @@ METHODS = {
             asymmetry="predictor",
             class_path="models:SimSiam",
             loss_minimum=-1,
-            loss_names=("train_neg_cos_sim",),
         ),
         Method(
             name="byol",
@@ -137,7 +137,6 @@ METHODS = {
             momentum=True,
             class_path="models:BYOL",
             loss_minimum=0,
-            loss_names=("train_neg_cos_sim",),
             multi_crop=(LEGACY, CURRENT),
             paper_m=128,
             gap_explanation=LAG,
@@ -151,7 +150,6 @@ METHODS = {
             softmax=True,
             no_filter="its Sinkhorn assignment is the target's filter",
             class_path="unfiltered:SwAV",
-            loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
             gap_explanation="The temperature and Sinkhorn's ε, both fixed, cause part of the "
             "gap; Figure 5 in the report shows how much.",
@@ -168,7 +166,6 @@ METHODS = {
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
             class_path="unfiltered:DINO",
-            loss_names=("dino_loss",),
             gap_explanation="Fixed temperatures cause part of the gap; Figure 5 in the report "
             "shows how much.",
             collapse_advice="Keep method.centring, method.sharpening and "
@@ -185,7 +182,6 @@ METHODS = {
             queue=True,
             class_path="models:NNSiam",
             loss_minimum=-1,
-            loss_names=("train_neg_cos_sim",),
             gap_explanation=_QUEUE,
         ),
         Method(
@@ -200,7 +196,6 @@ METHODS = {
             queue=True,
             class_path="models:NNBYOL",
             loss_minimum=0,
-            loss_names=("train_neg_cos_sim",),
             paper_m=128,
             gap_explanation=_QUEUE,
         ),
@@ -213,7 +208,6 @@ METHODS = {
             momentum=True,
             queue=True,
             no_filter=_NO_PREDICTOR,
-            loss_names=("train_ressl_loss", "ressl_loss"),
             gap_explanation=_LAG_ALONE,
             collapse_advice="Lower optimizer.lr or method.kwargs.temperature_k, which must be "
             "below method.kwargs.temperature_q.",
@@ -227,7 +221,7 @@ METHODS = {
             softmax=True,
             no_filter="its target is a k-means cluster",
             class_path="unfiltered:DeepClusterV2",
-            loss_names=("train_deepcluster_loss",),
+            loss="deepcluster_loss",
             gap_explanation="A one-hot target beside a soft assignment causes a gap by itself.",
             collapse_advice="Lower optimizer.lr, or set fewer clusters in "
             "method.kwargs.num_prototypes.",
@@ -237,7 +231,7 @@ METHODS = {
             label="SimCLR",
             target=_OTHER_VIEW,
             no_filter=_ONE_NETWORK,
-            loss_names=("train_nce_loss",),
+            loss="nce_loss",
         ),
         _contrastive(
             name="supcon",
@@ -246,7 +240,7 @@ METHODS = {
             versions=(CURRENT,),
             labels=True,
             no_filter=_ONE_NETWORK,
-            loss_names=("train_nce_loss",),
+            loss="nce_loss",
         ),
         _contrastive(
             name="mocov2plus",
@@ -255,7 +249,7 @@ METHODS = {
             momentum=True,
             queue=True,
             no_filter=_NO_PREDICTOR,
-            loss_names=("train_nce_loss",),
+            loss="nce_loss",
             gap_explanation=_LAG_ALONE,
         ),
         _contrastive(
@@ -266,7 +260,7 @@ METHODS = {
             asymmetry="predictor",
             momentum=True,
             class_path="models:MoCoV3",
-            loss_names=("train_contrastive_loss",),
+            loss="contrastive_loss",
             paper_m=128,
             gap_explanation=LAG,
         ),
@@ -278,7 +272,6 @@ METHODS = {
             neighbours=True,
             queue=True,
             class_path="models:NNCLR",
-            loss_names=("train_nnclr_loss",),
             gap_explanation=_QUEUE,
         ),
         _contrastive(
@@ -291,24 +284,22 @@ METHODS = {
             neighbours=True,
             queue=True,
             no_filter="it has three losses, and a filter would change only one of them",
-            loss_names=("train_comb_loss",),
+            loss="comb_loss",
             gap_explanation=_QUEUE,
         ),
         _redundancy_reducing(
             name="barlow_twins",
             label="Barlow Twins",
-            loss_names=("train_barlow_loss",),
+            loss="barlow_loss",
         ),
         _redundancy_reducing(
             name="vicreg",
             label="VICReg",
-            loss_names=("train_vicreg_loss",),
         ),
         _redundancy_reducing(
             name="vibcreg",
             label="VIbCReg",
             versions=(CURRENT,),
-            loss_names=("train_vibcreg_loss",),
         ),
         _redundancy_reducing(
             name="wmse",
@@ -316,7 +307,6 @@ METHODS = {
             class_path="unfiltered:WMSE",
             target="the projection of the other view; the loss compares both after whitening",
             loss_minimum=0,
-            loss_names=("train_wmse_loss", "train_neg_cos_sim"),
             collapse_advice="Lower optimizer.lr, or whiten larger parts of the batch: set "
             "method.kwargs.whitening_size to several times method.kwargs.proj_output_dim.",
         ),

@@ -12,7 +12,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.ground.errors import UserError
@@ -23,16 +22,11 @@ from rdm_solo.methods.chosen_filter import ChosenFilter
 def make_filters(chosen: ChosenFilter, epochs: int) -> dict[str, SpectralFilter]:
     """Return the chosen spectral filter by branch; raise UserError if p would be ignored."""
     p, function = chosen.p, chosen.function
-    has_exponent = function is not None and takes_p(function)
-    if p is not None and not has_exponent:
-        raise UserError(
-            f"p={p} would be ignored: filter={chosen.name} has no exponent; leave p out."
-        )
-    if p is None and has_exponent:
-        raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
     if function is None:
+        if p is not None:
+            raise UserError(f"p={p} would be ignored: filter={chosen.name} has no exponent.")
         return {}
-    if has_exponent:
+    if p is not None:
         p = as_schedule(p, epochs=epochs)
     branches = ["online", "target"] if chosen.branch == "both" else [str(chosen.branch)]
     return {
@@ -128,9 +122,13 @@ class FilteredSimSiam(_Filtered):
     def branches(self, feats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the projection z, the online output p and the target of one view."""
         z = self.projector(feats)
-        online = z.detach() if self.stopped == "online" else z
+        online = z
+        if self.stopped == "online":
+            online = z.detach()
         p, target = self.predictor(online), self.target_head(z)
-        return online, p, target.detach() if self.stopped == "target" else target
+        if self.stopped == "target":
+            target = target.detach()
+        return online, p, target
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Return features only; solo-learn's forward would run the heads twice in a step."""
@@ -143,15 +141,8 @@ class FilteredSimSiam(_Filtered):
         z1, p1, target1 = self.branches(feats1)
         z2, p2, target2 = self.branches(feats2)
         loss = self.compare(z1, p1, target2) / 2 + self.compare(z2, p2, target1) / 2
-        with torch.no_grad():
-            std = (_std_of_directions(target1) + _std_of_directions(target2)) / 2
-        metrics = {"train_neg_cos_sim": loss, "train_z_std": std}
-        self.log_dict(metrics, on_epoch=True, sync_dist=True)
+        self.log("train_neg_cos_sim", loss, on_epoch=True, sync_dist=True)
         return loss + out["loss"]
-
-
-def _std_of_directions(target: Tensor) -> Tensor:
-    return nn.functional.normalize(target, dim=-1).std(dim=0).mean()
 
 
 def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:

@@ -10,6 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+OPTIMIZERS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
 
 class WarmupCosine(LRScheduler):
     """Warm up linearly, then decay by a cosine to ``min_lr``; static groups keep their rate.
@@ -106,13 +112,11 @@ def _split(groups: Iterable[dict[str, Any]], exclude_vectors: bool) -> list[dict
 def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
     options: Any = OmegaConf.to_container(settings.kwargs)
     options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
-    if settings.name == "adam":
-        return torch.optim.Adam(groups, **options)
-    if settings.name == "adamw":
-        return torch.optim.AdamW(groups, **options)
-    options["momentum"] = settings.momentum
-    if settings.name == "sgd":
-        return torch.optim.SGD(groups, **options)
+    if settings.name in ("sgd", "lars"):
+        options["momentum"] = settings.momentum
+    if settings.name != "lars":
+        optimizer: Optimizer = OPTIMIZERS[settings.name](groups, **options)
+        return optimizer
     from timm.optim.lars import Lars  # slow import; solo-learn 1.0.2's LARS is not an Optimizer
 
     options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}

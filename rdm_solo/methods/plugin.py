@@ -20,23 +20,20 @@ class _FromSoloConfig:
 
     @classmethod
     def add_and_assert_specific_cfg(cls, cfg: DictConfig) -> DictConfig:
+        kwargs = cfg.get("method_kwargs") or {}
         options = [*cls.defaults, "proj_hidden_dim", "proj_output_dim"]
-        for name in cfg.get("method_kwargs") or {}:
+        for name in kwargs:
             check_choice(f"method={cfg.method}: an option in method_kwargs", name, options)
-        cfg.method_kwargs = OmegaConf.merge(cls.defaults, cfg.get("method_kwargs") or {})
+        cfg.method_kwargs = OmegaConf.merge(cls.defaults, kwargs)
         return super().add_and_assert_specific_cfg(cfg)
-
-    @property
-    def learnable_params(self) -> list[dict[str, Any]]:
-        """Return solo-learn's parameter groups without empty ones, such as a filter's."""
-        groups = [{**group, "params": list(group["params"])} for group in super().learnable_params]
-        return [group for group in groups if group["params"]]
 
     def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
         """Return the filter of ``conf/filter`` that ``method_kwargs`` names."""
-        shipped, p = shipped_filters(), cfg.method_kwargs.p
-        chosen = shipped[check_choice("method_kwargs.filter", cfg.method_kwargs.filter, shipped)]
-        return chosen if p is None else replace(chosen, p=p)
+        kwargs, filters = cfg.method_kwargs, shipped_filters()
+        chosen = filters[check_choice("method_kwargs.filter", kwargs.filter, filters)]
+        if kwargs.p is None:
+            return chosen
+        return replace(chosen, p=kwargs.p)
 
 
 class RDMSimSiam(_FromSoloConfig, models.FilteredSimSiam, solo_learn.TABLE["simsiam"]):

@@ -26,8 +26,9 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.methods import backbones, optimizers
 from rdm_solo.methods.descriptions import METHODS
 
-# Our names for solo-learn's scalars, except the loss, whose name depends on the method.
+# Our names for solo-learn's scalars. Other names of losses depend on the method.
 SCALARS = {
+    "train_neg_cos_sim": "train/loss",
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
     "train_acc5": "train/acc5",
@@ -50,18 +51,12 @@ def _import_solo() -> types.ModuleType:
         for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
             stub: Any = sys.modules.setdefault(name, types.ModuleType(name))
         stub.LinearWarmupCosineAnnealingLR = None
-    # timm imports wandb if it can, which takes a second.
-    wandb = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         # solo-learn 1.0.2 and 1.0.6 use names that torch 2.4 (custom_fwd) and timm 0.9 have moved.
         warnings.simplefilter("ignore", FutureWarning)
         # solo-learn 1.0.2 registers its swin_* names in timm's own registry.
         warnings.filterwarnings("ignore", message="Overwriting .* in registry")
-        try:
-            return importlib.import_module("solo.methods")
-        finally:
-            if wandb is None:
-                del sys.modules["wandb"]
+        return importlib.import_module("solo.methods")
 
 
 TABLE = _import_solo().METHODS  # solo-learn's classes by name; its scripts use this dict as well
@@ -87,7 +82,7 @@ def version() -> str:
 class _Adapter(pl.LightningModule):
     """A method of solo-learn's with our optimiser, which logs scalars under our names."""
 
-    loss_names: tuple[str, ...] = ()
+    scalars = SCALARS
     labelled = True
     validated = 0  # images of this process in this epoch's validation
 
@@ -112,9 +107,7 @@ class _Adapter(pl.LightningModule):
         Logging takes a tenth of a small network's step, so scalars of single steps that only a
         logger shows are skipped in runs without one.
         """
-        our_name = SCALARS.get(name, name.replace("train_", "train/", 1))
-        if name in self.loss_names:
-            our_name = "train/loss"
+        our_name = self.scalars.get(name, name.replace("train_", "train/", 1))
         if our_name in LABEL_SCALARS and not self.labelled:
             return
         of_steps = our_name.startswith("train/") and our_name not in (name, "train/loss")
@@ -241,7 +234,8 @@ def adapt(name: str) -> Any:
         bases.insert(0, _Momentum if CURRENT else _LegacyMomentum)
     adapted: Any = type(base.__name__, tuple(bases), {"__module__": __name__})
     if name in METHODS:
-        adapted.loss_names = METHODS[name].loss_names
+        loss = METHODS[name].loss or f"{name}_loss"
+        adapted.scalars = {**SCALARS, loss: "train/loss", f"train_{loss}": "train/loss"}
     return adapted
 
 

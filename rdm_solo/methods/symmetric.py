@@ -61,7 +61,10 @@ class Center(nn.Module):
 
 
 class OneProjector:
-    """One projector for all views, without predictor and stop-gradient."""
+    """One projector for all views, without predictor and stop-gradient.
+
+    A subclass has a method ``compare``, the loss of the views' projections in float32.
+    """
 
     def install(self, settings: Mapping[str, Any]) -> None:
         """Create SimSiam's projector: three layers with BN, which is optional after the last."""
@@ -79,10 +82,6 @@ class OneProjector:
     def learnable_params(self) -> list[dict[str, Any]]:
         projector = {"name": "projector", "params": self.projector.parameters()}
         return [*super().learnable_params, projector]
-
-    def compare(self, views: list[Tensor]) -> Tensor:
-        """Return the loss of the views' projections, which are in float32."""
-        raise NotImplementedError
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         out = super().training_step(batch, batch_idx)

@@ -43,11 +43,9 @@ class LateBuffers:
         with torch.random.fork_rng(devices=[], enabled=bool(saved_buffers)):
             super().on_train_start()
         for name, saved in saved_buffers.items():
-            if not hasattr(self, name):
-                continue
             buffer, dim = getattr(self, name), self.late_buffers[name]
             rows = buffer.shape[dim]  # this process's part
-            first = rank() * rows if saved.shape[dim] > rows else 0
+            first = rank() * rows
             part = saved.narrow(dim, first, min(rows, saved.shape[dim] - first))
             buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
 
@@ -68,21 +66,12 @@ class SwAV(LateBuffers, solo_learn.adapt("swav")):
         return super().get_assignments([logits.float() for logits in preds])
 
 
-class _ClassifierLoss(solo_learn.TABLE["base"]):
-    """Stores the classifier's loss, which solo-learn returns only as part of the sum."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        out = super().training_step(batch, batch_idx)
-        self.classifier_loss = out["loss"]
-        return out
-
-
-class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2"), _ClassifierLoss):
+class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2")):
     """DeepCluster v2 (Caron et al., 2020): the target is the image's cluster.
 
-    The first epoch only collects outputs for k-means, and has no target yet. solo-learn's loss is
-    then a mean over zero images: NaN, with zero gradients. We keep the gradients, replace the NaN
-    by 0 and do not log it.
+    The first epoch only collects outputs for k-means, and has no target yet. The loss of solo-learn
+    1.0.2 and 1.0.6 is then a mean over zero images: NaN, with zero gradients. We replace it by 0
+    and do not log it.
     """
 
     late_buffers = {"local_memory_index": 0, "local_memory_embeddings": 1}
@@ -91,15 +80,10 @@ class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2"), _ClassifierL
         super().on_train_epoch_start()
         self.assignments = self.assignments.to(self.device)  # where the images' indices are
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        if self.current_epoch:
-            return loss
-        empty_loss = loss - self.classifier_loss
-        return self.classifier_loss + empty_loss.nan_to_num()
-
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if self.current_epoch or name not in self.loss_names:
+        if name == "train_deepcluster_loss" and self.current_epoch == 0:
+            value.nan_to_num_()  # in place: solo-learn then adds the classifier's loss to it
+        else:
             super().log(name, value, *args, **kwargs)
 
 

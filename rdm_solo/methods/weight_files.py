@@ -130,16 +130,22 @@ class _Placeholder:
 
 def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
     """Return the backbone's state dict, and whether solo-learn wrote it."""
-    bare = {  # without the prefixes of DDP, torch.compile and a wrapper
-        name.replace("_orig_mod.", "").removeprefix("module.").removeprefix("model."): value
-        for name, value in entries.items()
-        if isinstance(value, Tensor)
-    }
-    for prefix in ("backbone.", "encoder.", ""):  # solo-learn 1.0.6, 1.0.2, other files
-        part = {n.removeprefix(prefix): value for n, value in bare.items() if n.startswith(prefix)}
-        if part:
-            break
-    return {n: value for n, value in part.items() if not n.startswith(HEADS)}, bool(prefix)
+    tensors = {}
+    for name, value in entries.items():
+        if isinstance(value, Tensor):
+            # DDP, torch.compile and wrappers add prefixes.
+            name = name.replace("_orig_mod.", "").removeprefix("module.").removeprefix("model.")
+            tensors[name] = value
+    prefix = ""
+    for candidate in ("encoder.", "backbone."):  # solo-learn 1.0.2, 1.0.6
+        if any(name.startswith(candidate) for name in tensors):
+            prefix = candidate
+    state = {}
+    for name, value in tensors.items():
+        bare_name = name.removeprefix(prefix)
+        if name.startswith(prefix) and not bare_name.startswith(HEADS):
+            state[bare_name] = value
+    return state, bool(prefix)
 
 
 def check_finite(state: Mapping[str, Any], path: Path) -> None:
@@ -166,10 +172,11 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
     try:
         backbone.load_state_dict(weights.state)
     except RuntimeError as error:
-        mismatches = " ".join(f"{line.strip():.200}" for line in str(error).splitlines()[1:6])
+        shapes = recognise(weights.state) or "another network"
+        mismatches = " ".join(str(error).split())
         raise UserError(
-            f"{weights.path} does not fit {spec}: {mismatches}; its shapes are those of "
-            f"{recognise(weights.state) or 'another network'}"
+            f"{weights.path} does not fit {spec}; its shapes are those of {shapes}: "
+            f"{mismatches:.800}"
         ) from error
     return backbone.eval().requires_grad_(False)
 
