@@ -5,27 +5,38 @@ import torch
 from support.small_methods import batch, configure, loss_of
 
 from rdm_solo import methods
-from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import solo_learn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SMALLEST = ["small_resnet", "resnet18", "vit_tiny", "swin_tiny", "convnext_tiny"]
-SMALLEST += ["timm/resnet26", "timm/vit_tiny_patch16_224"]
+SMALLEST = [
+    "small_resnet",
+    "resnet18",
+    "vit_tiny",
+    "swin_tiny",
+    "convnext_tiny",
+    "timm/resnet26",
+    "timm/vit_tiny_patch16_224",
+]
 INSTALLED = [n for n in SMALLEST if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
-SIZES = ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
 
 
-def config(name: str):
-    data = ["dataset=synthetic", "dataset.image_size=32"]
-    return configure("method=simsiam", *data, *SIZES, f"backbone.name={name}")
+def configured(name: str):
+    return configure(
+        "method=simsiam",
+        "dataset=synthetic",
+        "dataset.image_size=32",
+        "method.kwargs.proj_hidden_dim=16",
+        "method.kwargs.proj_output_dim=8",
+        f"backbone.name={name}",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "stem"), [("resnet18", "small"), *((name, "imagenet") for name in INSTALLED)]
 )
 def test_a_backbone_alone_has_the_weights_of_solo_learns_own_class(name, stem):
-    cfg = config(name)
+    cfg = configured(name)
     cfg.backbone.stem = stem
     torch.manual_seed(0)
     expected = solo_learn.adapt("simsiam")(cfg).backbone.state_dict()
@@ -37,15 +48,10 @@ def test_a_backbone_alone_has_the_weights_of_solo_learns_own_class(name, stem):
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_step_reaches_the_first_layer(name):
-    model = methods.build(config(name))
+    model = methods.build(configured(name))
     loss = loss_of(model, batch(4, channels=3, size=32))
     loss.backward()
     assert loss.isfinite()
     first = next(p for p in model.backbone.parameters() if p.requires_grad)
     assert first.grad.isfinite().all()
     assert first.grad.abs().max() > 0
-
-
-def test_an_image_smaller_than_a_patch_is_refused():
-    with pytest.raises(UserError, match=r"pass \+backbone\.kwargs\.patch_size"):
-        solo_learn.backbone("timm/vit_tiny_patch16_224", "small", {}, 8)

@@ -14,7 +14,7 @@ from rdm_solo.methods.descriptions import FAMILIES, LOSSES, METHODS
 ALLOWED = ("methods/", "paper/")
 # What is measured, and the name of one of the paper's tables.
 EXCEPTIONS = {("report/paper_comparison.py", "byol")}
-NAMES = {*METHODS, *(name for name, chosen in shipped_filters().items() if chosen.spectral)}
+SPECTRAL = {name: chosen for name, chosen in shipped_filters().items() if chosen.spectral}
 
 
 def test_every_method_has_a_config():
@@ -23,7 +23,8 @@ def test_every_method_has_a_config():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_config_agrees_with_the_description(name):
-    description, cfg = METHODS[name], OmegaConf.load(ROOT / "conf" / "method" / f"{name}.yaml")
+    description = METHODS[name]
+    cfg = OmegaConf.load(ROOT / "conf" / "method" / f"{name}.yaml")
     assert cfg.method.name == description.name == name
     assert ("momentum" in cfg.method) is description.momentum
     no_filter = [{"override /filter": "none"}] if description.no_filter else None
@@ -37,20 +38,20 @@ def test_the_config_agrees_with_the_description(name):
         assert watched is description.leads
 
 
-def test_described_functions_are_the_registered_ones():
-    for name, chosen in shipped_filters().items():
-        if chosen.spectral:
-            assert name == f"{chosen.branch}_{chosen.function}"
-            assert chosen.function in FUNCTIONS
-            assert (chosen.p is not None) is takes_p(chosen.function)
+@pytest.mark.parametrize("name", SPECTRAL)
+def test_a_described_function_is_registered(name):
+    chosen = SPECTRAL[name]
+    assert name == f"{chosen.branch}_{chosen.function}"
+    assert chosen.function in FUNCTIONS
+    assert (chosen.p is not None) is takes_p(chosen.function)
 
 
 def test_no_other_module_names_a_method_or_a_filter():
-    literals = {
-        (path.relative_to(ROOT / "rdm_solo").as_posix(), node.value)
-        for path in (ROOT / "rdm_solo").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and node.value in NAMES
-    }
-    named = {(file, text) for file, text in literals if not file.startswith(ALLOWED)}
+    literals = set()
+    for path in (ROOT / "rdm_solo").rglob("*.py"):
+        file = path.relative_to(ROOT / "rdm_solo").as_posix()
+        if not file.startswith(ALLOWED):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            literals |= {(file, n.value) for n in nodes if isinstance(n, ast.Constant)}
+    named = {(file, text) for file, text in literals if text in {*METHODS, *SPECTRAL}}
     assert named <= EXCEPTIONS, "ask rdm_solo.methods.descriptions by property instead"

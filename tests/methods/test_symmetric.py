@@ -4,18 +4,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import normalize
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.symmetric import Center, symmetric_loss
 
 
-def views(n: int, k: int, seed: int, offset: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(n: int, k: int, seed: int, offset: float = 0.3) -> list[torch.Tensor]:
     """Draw two views of unit rows in float64, around a common point."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, k, generator=rng, dtype=torch.float64) + offset
-    noise = (0.3 * torch.randn(n, k, generator=rng, dtype=torch.float64) for _ in range(2))
-    z1, z2 = (torch.nn.functional.normalize(x + e, dim=1) for e in noise)
-    return z1, z2
+    noise = torch.randn(2, n, k, generator=rng, dtype=torch.float64)
+    return [normalize(x + 0.3 * e, dim=1) for e in noise]
 
 
 @settings(max_examples=60, deadline=None)
@@ -23,32 +23,32 @@ def views(n: int, k: int, seed: int, offset: float = 0.3) -> tuple[torch.Tensor,
     n=st.integers(1, 40), k=st.integers(1, 24), seed=st.integers(0, 10**6), offset=st.floats(0, 20)
 )
 def test_theorem_1(n, k, seed, offset):
-    z1, z2 = views(n, k, seed, offset)
-    both = torch.cat([z1, z2])
-    mu, variance = both.mean(0), (both - both.mean(0)).square().sum(1).mean()
-    centred, plain = symmetric_loss(z1, z2, mu), symmetric_loss(z1, z2)
-    torch.testing.assert_close(centred, plain - variance + 1, rtol=0, atol=1e-12)
+    z1, z2 = draw(n, k, seed, offset)
+    rows = torch.cat([z1, z2])
+    mu = rows.mean(0)
+    variance = (rows - mu).square().sum(1).mean()
+    centred = symmetric_loss(z1, z2, mu)
+    expected = symmetric_loss(z1, z2) - variance + 1
+    torch.testing.assert_close(centred, expected, rtol=0, atol=1e-12)
     # At any other centre the loss is lower by the squared distance.
-    off = symmetric_loss(z1, z2, mu + 1)
-    torch.testing.assert_close(centred - off, torch.tensor(float(k)).double(), rtol=0, atol=1e-12)
+    elsewhere = symmetric_loss(z1, z2, mu + 1)
+    torch.testing.assert_close(elsewhere, centred - k, rtol=0, atol=1e-12)
 
 
 def test_the_gradient_is_the_same_with_the_mean_stopped():
-    gradients = []
-    for stopped in (True, False):
-        z1, z2 = (z.requires_grad_() for z in views(20, 6, 0))
-        mu = torch.cat([z1, z2]).mean(0)
-        symmetric_loss(z1, z2, mu.detach() if stopped else mu).backward()
-        gradients.append(torch.cat([z1.grad, z2.grad]))
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-15)
+    views = [z.requires_grad_() for z in draw(20, 6, 0)]
+    mu = torch.cat(views).mean(0)
+    stopped = torch.autograd.grad(symmetric_loss(*views, mu.detach()), views)
+    through_the_mean = torch.autograd.grad(symmetric_loss(*views, mu), views)
+    torch.testing.assert_close(stopped, through_the_mean, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(("kind", "kept"), [("ema", 0.9), ("batch", 0.0)])
-def test_the_centre_averages_over_steps(kind, kept):
+@pytest.mark.parametrize(("kind", "weight"), [("ema", 0.9), ("batch", 0.0)])
+def test_the_centre_averages_over_steps(kind, weight):
     center, expected = Center(4, kind, momentum=0.9), torch.zeros(4)
     for seed in range(5):
         z = torch.randn(10, 4, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-        expected = kept * expected + (1 - kept) * z.detach().mean(0)
+        expected = weight * expected + (1 - weight) * z.detach().mean(0)
         mu = center(z)
         torch.testing.assert_close(mu, expected)
         assert not mu.requires_grad

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
+from torch.nn.functional import cross_entropy
 
 from rdm_solo import methods
 from rdm_solo.methods import solo_learn, weight_files
@@ -45,10 +46,9 @@ def foreign(name: str, make=None):
     torch.manual_seed(0)
     if make:
         return make(cfg)
-    solo = solo_learn.TABLE[name]
     if solo_learn.CURRENT:
-        return solo(solo_learn.current_config(cfg))
-    return solo(**solo_learn.legacy_arguments(cfg))
+        return solo_learn.TABLE[name](solo_learn.current_config(cfg))
+    return solo_learn.TABLE[name](**solo_learn.legacy_arguments(cfg))
 
 
 def load(path: Path, spec: weight_files.Spec | None = None) -> torch.nn.Module:
@@ -59,11 +59,18 @@ def load(path: Path, spec: weight_files.Spec | None = None) -> torch.nn.Module:
 
 def batch(n: int = 16, views: int = 2, channels: int = 1, size: int = 8, small: int = 0):
     rng = torch.Generator().manual_seed(7)
-    crops = [torch.randn(n, channels, size, size, generator=rng) for _ in range(views)]
-    crops += [torch.randn(n, channels, size // 2, size // 2, generator=rng) for _ in range(small)]
+    sides = [size] * views + [size // 2] * small
+    crops = [torch.randn(n, channels, side, side, generator=rng) for side in sides]
     return torch.arange(n), crops, torch.randint(10, (n,), generator=rng)
 
 
 def loss_of(model, data) -> torch.Tensor:
     model.train()
     return model.training_step(data, 0)
+
+
+def classifier_loss(model, data) -> torch.Tensor:
+    """Compute the online classifier's loss of the two large views."""
+    _, views, labels = data
+    losses = [cross_entropy(model.classifier(model.backbone(x)), labels) for x in views[:2]]
+    return sum(losses) / 2

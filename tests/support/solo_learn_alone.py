@@ -58,8 +58,8 @@ def _for_lightning_2(kind: type, pl) -> type:
 
         def clip_gradients(self, clip, *args, **kwargs):
             # DINO has its own method with the name of Lightning's hook.
-            hook = isinstance(clip, torch.optim.Optimizer)
-            (pl.LightningModule if hook else kind).clip_gradients(self, clip, *args, **kwargs)
+            owner = pl.LightningModule if isinstance(clip, torch.optim.Optimizer) else kind
+            owner.clip_gradients(self, clip, *args, **kwargs)
 
     return Adapted
 
@@ -67,9 +67,10 @@ def _for_lightning_2(kind: type, pl) -> type:
 def main() -> None:
     torch.set_num_threads(1)  # several threads would sum in another order
     settings = torch.load(sys.argv[1], weights_only=False)
+    # 1.0.2 imports a schedule, which is not used, from a package that Lightning 2 does not fit.
     for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].LinearWarmupCosineAnnealingLR = None  # the schedule is not used
+    sys.modules[name].LinearWarmupCosineAnnealingLR = None
     warnings.simplefilter("ignore")
     if settings["current"]:
         import lightning.pytorch as pl
