@@ -40,12 +40,12 @@ class ChosenFilter:
     @classmethod
     def from_config(cls, cfg: Any) -> "ChosenFilter":
         """Return the filter of a run's config."""
-        group, p = cfg.filter, cfg.get("p")
+        group, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
         if isinstance(p, DictConfig):  # a schedule
             p = OmegaConf.to_container(p)
-        branch, function = _shipped(group.name)
+        branch, function = _shipped(name)
         return cls(
-            group.name,
+            name,
             group.get("branch", branch),
             group.get("function", function),
             p,

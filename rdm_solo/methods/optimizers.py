@@ -113,7 +113,7 @@ def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
     options: Any = OmegaConf.to_container(settings.kwargs)
     options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.name in ("sgd", "lars"):
-        options["momentum"] = settings.momentum
+        options.setdefault("momentum", settings.momentum)
     if settings.name != "lars":
         optimizer: Optimizer = OPTIMIZERS[settings.name](groups, **options)
         return optimizer

@@ -113,7 +113,8 @@ class Symmetric(OneProjector):
 
     def compare(self, views: list[Tensor]) -> Tensor:
         # Unit rows in full precision: the loss is a difference of nearly equal numbers.
-        z1, z2 = (nn.functional.normalize(z, dim=1) for z in views)
+        z1 = nn.functional.normalize(views[0], dim=1)
+        z2 = nn.functional.normalize(views[1], dim=1)
         if self.center is None:
             return symmetric_loss(z1, z2)
         return symmetric_loss(z1, z2, self.center(torch.cat([z1, z2])))

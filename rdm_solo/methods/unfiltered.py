@@ -44,10 +44,10 @@ class LateBuffers:
             super().on_train_start()
         for name, saved in saved_buffers.items():
             buffer, dim = getattr(self, name), self.late_buffers[name]
-            rows = buffer.shape[dim]  # this process's part
-            first = rank() * rows
-            part = saved.narrow(dim, first, min(rows, saved.shape[dim] - first))
-            buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
+            # This process's part; the last one can be shorter on another number of processes.
+            first = rank() * buffer.shape[dim]
+            length = min(buffer.shape[dim], saved.shape[dim] - first)
+            buffer.narrow(dim, 0, length).copy_(saved.narrow(dim, first, length))
 
 
 class SwAV(LateBuffers, solo_learn.adapt("swav")):

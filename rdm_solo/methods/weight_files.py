@@ -70,7 +70,7 @@ def read(path: str | Path, content: Any = None) -> Weights:
             f"{path} holds no state dict: save model.state_dict() or {{'state_dict': ...}}"
         )
     check_finite(state, path)
-    epoch, step = (mapping.get(name) for name in ("epoch", "global_step"))
+    epoch, step = mapping.get("epoch"), mapping.get("global_step")
     return Weights(
         path,
         state,
@@ -114,8 +114,9 @@ class _TensorsOnly(pickle.Unpickler):
     """Unpickle only tensors. torch's ``safe_globals`` does not accept subclasses of dict."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = (module, name) in TENSOR_PARTS
-        return super().find_class(module, name) if allowed else _Placeholder
+        if (module, name) in TENSOR_PARTS:
+            return super().find_class(module, name)
+        return _Placeholder
 
 
 class _Placeholder:

@@ -206,7 +206,8 @@ def test_lars_is_the_formula_and_leaves_biases_and_norms_alone():
     w, b = layer.weight.detach().double(), layer.bias.detach().double()
     v_w, v_b = torch.zeros_like(w), torch.zeros_like(b)
     for step in range(3):
-        x = torch.randn(4, 5, generator=torch.Generator().manual_seed(step))
+        torch.manual_seed(step)
+        x = torch.randn(4, 5)
         optimizer.zero_grad()
         layer(x).square().sum().backward()
         g_w, g_b = layer.weight.grad.double(), layer.bias.grad.double()
