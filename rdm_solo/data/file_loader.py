@@ -41,7 +41,7 @@ class DecodedBatch(NamedTuple):
 
     samples: Tensor  #: indices of the images
     crops: list[Tensor]  #: one tensor per view; without views, the clean images
-    uniforms: list[Tensor]  #: each view's uniform random numbers
+    uniforms: Tensor  #: each view's uniform random numbers
     broken: dict[str, str]  #: the reason for each unreadable image, by name
 
 
@@ -59,11 +59,13 @@ class Decoder(MapDataset[DecodedBatch]):
         epoch, samples = task
         skip = self.files.decoding.skip_broken
         tries = min(TRIES, len(self.files)) if skip and self.views else 1
-        tables = self.views.uniforms(samples, self.seed, epoch) if self.views else []
+        tables = torch.empty(0, len(samples), 0)
+        if self.views:
+            tables = self.views.uniforms(samples, self.seed, epoch)
         broken: dict[str, str] = {}
         rows: list[tuple[int, int, list[Tensor]]] = []
         for slot, first in enumerate(samples):
-            draws = [table[slot : slot + 1] for table in tables]
+            draws = tables[:, slot]
             for number in range(first, first + tries):
                 crops = self._cut(number % len(self.files), draws, broken)
                 if crops:
@@ -72,12 +74,12 @@ class Decoder(MapDataset[DecodedBatch]):
             if broken and not skip:
                 break
         if not rows:
-            return DecodedBatch(torch.tensor([], dtype=torch.int64), [], [], broken)
+            return DecodedBatch(torch.tensor([], dtype=torch.int64), [], tables, broken)
         slots, numbers, images = zip(*rows)
         crops = [torch.stack(view) for view in zip(*images)]
-        return DecodedBatch(torch.tensor(numbers), crops, [u[list(slots)] for u in tables], broken)
+        return DecodedBatch(torch.tensor(numbers), crops, tables[:, list(slots)], broken)
 
-    def _cut(self, number: int, draws: list[Tensor], broken: dict[str, str]) -> list[Tensor]:
+    def _cut(self, number: int, draws: Tensor, broken: dict[str, str]) -> list[Tensor]:
         """Return an image's crops. If it is unreadable, add it to ``broken`` and return []."""
         name = self.files.name(number)
         if name in broken:

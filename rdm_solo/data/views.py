@@ -12,21 +12,31 @@ whose precision TF32 or autocast would lower.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rdm_solo.data import draws
 from rdm_solo.data.images import SIDES
-from rdm_solo.data.operations import blur, color_jitter, crop_boxes, crop_resize, luma, solarize
+from rdm_solo.data.operations import (
+    blur,
+    color_jitter,
+    crop_boxes,
+    crop_resize,
+    luma,
+    rotate,
+    solarize,
+)
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_integer, check_number
 
-ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
+# Every order of the jitter's four operations, (24, 4).
+ORDERS = torch.tensor(list(itertools.permutations(range(4))))
 
 # A CPU augments this many values at a time, so that they fit its cache: at 224 pixels, chunks of 6
 # images take two thirds of the time that 64 images at once take.
@@ -71,37 +81,42 @@ class Pipeline:
         for name in ("brightness", "contrast", "saturation", "rotate"):
             check_number(name, getattr(self, name), 0)
         check_number("hue", self.hue, 0, 0.5)
-        for name, largest in (("crop_scale", 1.0), ("crop_ratio", None), ("blur_sigma", None)):
-            object.__setattr__(self, name, _two_numbers(name, getattr(self, name), largest))
+        for name in ("crop_scale", "crop_ratio", "blur_sigma"):
+            interval = _check_interval(name, getattr(self, name))
+            object.__setattr__(self, name, interval)
+        check_number("crop_scale", self.crop_scale[1], 0, 1)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        return self._in_chunks(self._full_view, x, self.parameters(u, *x.shape[2:]))
+        return self._in_chunks(self._crop_and_recolour, x, u)
 
     def finish(self, crops: Tensor, u: Tensor) -> Tensor:
         """Apply the operations after the crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
 
         For image files, workers decode and crop with `boxes` and the same ``u``.
         """
-        return self._in_chunks(self._after_the_crop, crops, self._colours(u))
+        return self._in_chunks(self._finish, crops, u)
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Return the crop of each row of ``u``; see `crop_boxes`."""
         return crop_boxes(u, height, width, self.crop_scale, self.crop_ratio)
 
-    def parameters(self, u: Tensor, height: int, width: int) -> SimpleNamespace:
-        """Return the parameters of every operation for the rows of ``u``, by name."""
-        return SimpleNamespace(boxes=self.boxes(u, height, width), **vars(self._colours(u)))
-
-    def _colours(self, u: Tensor) -> SimpleNamespace:
-        """Return the parameters of the operations after the crop."""
+    def parameters(self, u: Tensor) -> SimpleNamespace:
+        """Return the parameters of the operations after the crop, a row for each row of ``u``."""
         u = u.double()
-        blends = (self.brightness, self.contrast, self.saturation)
-        limits = [(max(0.0, 1 - strength), 1 + strength) for strength in blends]
+        flip = u[:, draws.FLIP] < self.flip
+        angle = self.rotate * (2 * u[:, draws.ROTATE] - 1)
+        # Factors are around 1 and not negative. The shift of the hue is around 0.
+        strengths = [self.brightness, self.contrast, self.saturation, self.hue]
+        strength = torch.tensor(strengths, dtype=torch.float64)
+        neutral = torch.tensor([1.0, 1.0, 1.0, 0.0])
+        low = neutral - strength
+        low[:3].clamp_(min=0)
+        high = neutral + strength
         sigma_min, sigma_max = self.blur_sigma
-        low, high = torch.tensor([*limits, (-self.hue, self.hue)], dtype=torch.float64).T
         return SimpleNamespace(
-            flip=u[:, draws.FLIP] < self.flip,
-            angle=self.rotate * (2 * u[:, draws.ROTATE] - 1),
+            flip=flip,
+            # Views are rotated before they are mirrored, and the other way round for this sign.
+            angle=torch.where(flip, -angle, angle),
             jitter=u[:, draws.JITTER] < self.jitter,
             factors=low + (high - low) * u[:, draws.FACTORS : draws.FACTORS + 4],
             order=ORDERS[(u[:, draws.ORDER] * len(ORDERS)).long()],
@@ -113,44 +128,75 @@ class Pipeline:
 
     @torch.no_grad()
     def _in_chunks(
-        self, apply: Callable[[Tensor, SimpleNamespace], Tensor], x: Tensor, params: SimpleNamespace
+        self, transform: Callable[[Tensor, Tensor], Tensor], x: Tensor, u: Tensor
     ) -> Tensor:
-        """Apply a function to all samples; on a CPU, in chunks."""
-        chunk = CHUNK_VALUES // (x.shape[1] * self.size**2)
-        if x.device.type != "cpu" or chunk >= len(x):
-            return apply(x, params)
+        """Apply ``transform`` to all rows of ``x`` and ``u``; on a CPU, in chunks."""
+        n, channels = x.shape[:2]
+        chunk = max(1, CHUNK_VALUES // (channels * self.size**2))
+        if x.device.type != "cpu" or n <= chunk:
+            return transform(x, u)
         dtype = x.dtype if x.is_floating_point() else torch.float32
-        views = torch.empty(len(x), x.shape[1], self.size, self.size, dtype=dtype)
-        for low in range(0, len(x), max(1, chunk)):
-            rows = slice(low, low + max(1, chunk))
-            columns = {name: column[rows] for name, column in vars(params).items()}
-            views[rows] = apply(x[rows], SimpleNamespace(**columns))
+        views = torch.empty(n, channels, self.size, self.size, dtype=dtype)
+        for low in range(0, n, chunk):
+            rows = slice(low, low + chunk)
+            views[rows] = transform(x[rows], u[rows])
         return views
 
-    def _full_view(self, x: Tensor, params: SimpleNamespace) -> Tensor:
+    def _crop_and_recolour(self, x: Tensor, u: Tensor) -> Tensor:
+        params = self.parameters(u)
+        boxes = self.boxes(u, *x.shape[2:])
         angle = params.angle if self.rotate else None
-        return self._recolour(crop_resize(x, params.boxes, self.size, params.flip, angle), params)
+        x = crop_resize(x, boxes, self.size, angle)
+        return self._flip_and_recolour(x, params)
 
-    def _after_the_crop(self, crops: Tensor, params: SimpleNamespace) -> Tensor:
+    def _finish(self, crops: Tensor, u: Tensor) -> Tensor:
+        params = self.parameters(u)
         x = crops.float().div_(255)
         if self.rotate:
-            box = torch.tensor([[0, 0, self.size, self.size]]).expand(len(x), 4)
-            x = crop_resize(x, box, self.size, params.flip, params.angle)
-        else:
-            x = _where(params.flip, lambda rows: rows.flip(-1), x)
-        return self._recolour(x, params)
+            x = rotate(x, params.angle)
+        return self._flip_and_recolour(x, params)
 
-    def _recolour(self, x: Tensor, params: SimpleNamespace) -> Tensor:
-        x = _where(params.jitter, color_jitter, x, params.factors, params.order)
-        grey = x.shape[1] == 3 and all(params.grey.tolist())
-        if grey:
-            x = luma(x)  # one channel to blur instead of three equal ones
-        elif x.shape[1] == 3:
-            x = _where(params.grey, lambda rows: luma(rows).repeat(1, 3, 1, 1), x)
-        radius = min(max(1, int(4 * self.blur_sigma[1] + 0.5)), self.size - 1)
-        x = _where(params.blur, lambda rows, sigma: blur(rows, sigma, radius), x, params.sigma)
-        x = _where(params.solarize, lambda rows: solarize(rows, self.solarize_threshold), x)
-        return x.repeat(1, 3, 1, 1) if grey else x
+    def _flip_and_recolour(self, x: Tensor, params: SimpleNamespace) -> Tensor:
+        x = _apply_where(params.flip, _mirror, x)
+        x = _apply_where(params.jitter, color_jitter, x, params.factors, params.order)
+        if x.shape[1] == 3:
+            x = _apply_where(params.grey, _grey_rgb, x)
+        # As wide as the widest Gaussian needs.
+        radius = max(1, int(4 * self.blur_sigma[1] + 0.5))
+        radius = min(radius, self.size - 1)
+        x = _apply_where(params.blur, partial(blur, radius=radius), x, params.sigma)
+        threshold = self.solarize_threshold
+        return _apply_where(params.solarize, partial(solarize, threshold=threshold), x)
+
+
+def _mirror(x: Tensor) -> Tensor:
+    return x.flip(3)
+
+
+def _grey_rgb(x: Tensor) -> Tensor:
+    return luma(x).repeat(1, 3, 1, 1)
+
+
+def _apply_where(
+    mask: Tensor, operation: Callable[..., Tensor], x: Tensor, *columns: Tensor
+) -> Tensor:
+    """Apply an operation to the rows in ``mask``, which is on the CPU. May overwrite ``x``."""
+    rows = mask.nonzero()[:, 0]
+    if len(rows) == 0:
+        return x
+    if len(rows) == len(x):
+        return operation(x, *columns)
+    indices = rows.to(x.device, non_blocking=True)
+    selected = [column[rows] for column in columns]
+    changed = operation(x.index_select(0, indices), *selected)
+    return x.index_copy_(0, indices, changed)
+
+
+def _check_interval(name: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise UserError(f"{name} must be two numbers [smallest, largest], got {value!r}.")
+    low = check_number(name, value[0], above=0)
+    return low, check_number(name, value[1], low)
 
 
 class Views:
@@ -169,58 +215,37 @@ class Views:
     """
 
     def __init__(self, pipelines: Sequence[Pipeline]) -> None:
-        self.pipelines = list(pipelines) if isinstance(pipelines, Sequence) else []
-        if not self.pipelines or not all(isinstance(p, Pipeline) for p in self.pipelines):
+        if not pipelines or not all(isinstance(pipeline, Pipeline) for pipeline in pipelines):
             raise UserError(
                 f"dataset.views.pipelines must be a list of Pipelines, got {pipelines!r:.80} (in "
                 "YAML, put `_convert_: all` next to the _target_ of the views)"
             )
+        self.pipelines = list(pipelines)
         sizes = [pipeline.size for pipeline in self.pipelines]
         if sizes != sorted(sizes, reverse=True):
             raise UserError(
                 f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
                 "treat the first views as the large ones"
             )
-        self.per_view = [pipeline for pipeline in self.pipelines for _ in range(pipeline.num_crops)]
+        self.per_view: list[Pipeline] = []
+        for pipeline in self.pipelines:
+            self.per_view += [pipeline] * pipeline.num_crops
         self.num_large_crops = sum(pipeline.size == sizes[0] for pipeline in self.per_view)
         self.num_small_crops = len(self.per_view) - self.num_large_crops
 
-    def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> list[Tensor]:
-        """Return an ``(n, DRAWS)`` table of uniform numbers for each view, a row for each sample.
+    def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> Tensor:
+        """Return a table of uniform numbers for each view, ``(V, n, DRAWS)``.
 
         A row depends only on the seed, the epoch, the view and the sample's index.
         """
         views = range(len(self.per_view))
-        return [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
+        tables = [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
+        return torch.stack(tables)
 
-    def boxes(self, uniforms: Sequence[Tensor], height: int, width: int) -> Tensor:
-        """Return the boxes ``(V, 4)`` of one image's crops, from one row of uniforms per view."""
-        rows = iter(uniforms)
-        parts = ((p, torch.cat(list(itertools.islice(rows, p.num_crops)))) for p in self.pipelines)
-        return torch.cat([pipeline.boxes(u, height, width) for pipeline, u in parts])
-
-
-def _where(mask: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns: Tensor) -> Tensor:
-    """Apply ``transform`` to the rows in ``mask`` (on the CPU); may overwrite ``x``."""
-    count = sum(mask.tolist())
-    if count == 0:
-        return x
-    if count == len(x):
-        return transform(x, *columns)
-    rows = mask.nonzero()[:, 0]
-    indices = rows.to(x.device, non_blocking=True)
-    part = x.index_select(0, indices)
-    return x.index_copy_(0, indices, transform(part, *(column[rows] for column in columns)))
-
-
-def _two_numbers(name: str, value: Sequence[float], largest: float | None) -> tuple[float, float]:
-    try:
-        low, high = (float(v) for v in value)
-    except (TypeError, ValueError):
-        low, high = math.nan, math.nan
-    if not 0 < low <= high <= (largest or math.inf) or math.isinf(high):
-        limit = "" if largest is None else f" and at most {largest:g}"
-        raise UserError(
-            f"{name} must be two numbers [smallest, largest] above 0{limit}, got {value!r}."
-        )
-    return low, high
+    def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
+        """Return the boxes ``(V, 4)`` of one image's crops; ``u`` (``(V, DRAWS)``) are uniforms."""
+        counts = [pipeline.num_crops for pipeline in self.pipelines]
+        boxes = []
+        for pipeline, rows in zip(self.pipelines, torch.split(u, counts)):
+            boxes.append(pipeline.boxes(rows, height, width))
+        return torch.cat(boxes)

@@ -136,9 +136,9 @@ def test_the_content_decides_and_no_other_program_starts(tmp_path, monkeypatch):
 
 def full_quality(image, u, pipeline):
     """Return a view by Pillow's crop of all pixels, and by the other operations in memory."""
-    drawn = pipeline.parameters(u, image.height, image.width)
+    (box,) = pipeline.boxes(u, image.height, image.width).tolist()
     size, bicubic = [pipeline.size] * 2, v2.InterpolationMode.BICUBIC
-    crop = tv.pil_to_tensor(tv.resized_crop(image, *drawn.boxes[0].tolist(), size, bicubic))
+    crop = tv.pil_to_tensor(tv.resized_crop(image, *box, size, bicubic))
     in_memory = dataclasses.replace(pipeline, crop_scale=(1, 1), crop_ratio=(1, 1))
     return in_memory(crop[None] / 255, u)[0]
 
