@@ -93,14 +93,17 @@ def _decode_rgb_jpeg(image: Image.Image) -> Tensor | None:
     Both call libjpeg. Pillow's errors name what is wrong with a file, and Pillow also works if
     torchvision was built without decoders.
     """
-    content = getattr(getattr(image, "fp", None), "getbuffer", bytes)()
-    if not content:
+    file = getattr(image, "fp", None)  # None once Pillow has decoded the image
+    if not isinstance(file, io.BytesIO):
         return None
+    content = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
     try:
-        x: Tensor = decode_jpeg(torch.frombuffer(content, dtype=torch.uint8), ImageReadMode.RGB)
+        x: Tensor = decode_jpeg(content, ImageReadMode.RGB)
     except (RuntimeError, AttributeError):
         return None
-    return x if x.shape == (3, image.height, image.width) else None
+    if x.shape != (3, image.height, image.width):
+        return None
+    return x
 
 
 def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -109,10 +112,9 @@ def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dt
     if image.mode == "F":
         raise UserError("has floating-point pixels, which are not supported")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip values above 255
-        image = Image.fromarray(np.clip(np.asarray(image) // 257, 0, 255).astype(np.uint8))
-    elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    return np.array(image if image.mode == mode else image.convert(mode))
+        scaled = np.asarray(image) // 257
+        image = Image.fromarray(scaled.clip(0, 255).astype(np.uint8))
+    return np.array(image.convert(mode))
 
 
 def resize_box(x: Tensor, box: Sequence[int], size: tuple[int, int], mode: str) -> Tensor:
@@ -128,10 +130,13 @@ def evaluation_image(image: Image.Image, options: DecodeOptions) -> Tensor:
     """Return the image for evaluation: resize the shorter side, then crop the central square."""
     x = decode(image, options.channels)
     height, width = x.shape[1:]
-    short, side = min(height, width), options.resize or round(options.image_size * 8 / 7)
-    size = (int(side * height / short), int(side * width / short))
-    x = resize_box(x, (0, 0, height, width), size, options.interpolation)
-    top, left = (round((s - options.image_size) / 2) for s in size)
+    shorter = options.resize or round(options.image_size * 8 / 7)
+    scaled_height = int(shorter * height / min(height, width))
+    scaled_width = int(shorter * width / min(height, width))
+    everything = (0, 0, height, width)
+    x = resize_box(x, everything, (scaled_height, scaled_width), options.interpolation)
+    top = round((scaled_height - options.image_size) / 2)
+    left = round((scaled_width - options.image_size) / 2)
     return x[:, top : top + options.image_size, left : left + options.image_size]
 
 
@@ -139,21 +144,24 @@ def cut_views(
     image: Image.Image, boxes: Tensor, sizes: Sequence[int], options: DecodeOptions
 ) -> list[Tensor]:
     """Return a resized crop for each view; ``boxes`` (``(V, 4)``) refer to the full-size image."""
-    height, width = image.height, image.width
-    fraction = 1
+    full_size = torch.tensor([image.height, image.width], dtype=torch.float64)
+    reduce = 1
     if options.reduce_jpegs and image.format == "JPEG":
-        scale = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
-        fraction = next((r for r in (8, 4, 2) if scale >= r * OVERSAMPLING), 1)
-    x = decode(image, options.channels, fraction)
-    if x.shape[1:] != (height, width):
-        shrink = torch.tensor([x.shape[1] / height, x.shape[2] / width], dtype=torch.float64)
-        start = (boxes[:, :2] * shrink).round().long()
-        end = ((boxes[:, :2] + boxes[:, 2:]) * shrink).round().long()
+        shorter_sides = boxes[:, 2:].amin(1)
+        scale = (shorter_sides / torch.tensor(sizes)).min()
+        for factor in (2, 4, 8):
+            if scale >= factor * OVERSAMPLING:
+                reduce = factor
+    x = decode(image, options.channels, reduce)
+    if reduce > 1:
+        scale = torch.tensor(x.shape[1:]) / full_size
+        start = (boxes[:, :2] * scale).round().long()
+        end = ((boxes[:, :2] + boxes[:, 2:]) * scale).round().long()
         boxes = torch.cat((start, end - start), 1)
-    return [
-        resize_box(x, box, (size, size), options.interpolation)
-        for box, size in zip(boxes.tolist(), sizes)
-    ]
+    views = []
+    for box, size in zip(boxes.tolist(), sizes):
+        views.append(resize_box(x, box, (size, size), options.interpolation))
+    return views
 
 
 def explain(error: Exception) -> str:

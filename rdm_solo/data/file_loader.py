@@ -53,47 +53,48 @@ class Decoder(MapDataset[DecodedBatch]):
     """
 
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:
-        self.files, self.views, self.seed = files, views, seed
+        self.files = files
+        self.views = views
+        self.seed = seed
 
     def __getitem__(self, task: Task) -> DecodedBatch:
         epoch, samples = task
-        skip = self.files.decoding.skip_broken
-        tries = min(TRIES, len(self.files)) if skip and self.views else 1
-        tables = torch.empty(0, len(samples), 0)
+        skip_broken = self.files.decoding.skip_broken
+        uniforms = torch.empty(0, len(samples), 0)
+        tries = 1
         if self.views:
-            tables = self.views.uniforms(samples, self.seed, epoch)
+            uniforms = self.views.uniforms(samples, self.seed, epoch)
+            if skip_broken:
+                tries = min(TRIES, len(self.files))
+        slots, numbers, images = [], [], []
         broken: dict[str, str] = {}
-        rows: list[tuple[int, int, list[Tensor]]] = []
         for slot, first in enumerate(samples):
-            draws = tables[:, slot]
-            for number in range(first, first + tries):
-                crops = self._cut(number % len(self.files), draws, broken)
-                if crops:
-                    rows.append((slot, number % len(self.files), crops))
-                    break
-            if broken and not skip:
+            for candidate in range(first, first + tries):
+                number = candidate % len(self.files)
+                try:
+                    crops = self._cut(number, uniforms[:, slot])
+                # Decoders raise OSError, SyntaxError, struct.error and others.
+                except Exception as error:
+                    broken[self.files.name(number)] = explain(error)
+                    continue
+                slots.append(slot)
+                numbers.append(number)
+                images.append(crops)
                 break
-        if not rows:
-            return DecodedBatch(torch.tensor([], dtype=torch.int64), [], tables, broken)
-        slots, numbers, images = zip(*rows)
+            if broken and not skip_broken:
+                break
         crops = [torch.stack(view) for view in zip(*images)]
-        return DecodedBatch(torch.tensor(numbers), crops, tables[:, list(slots)], broken)
+        indices = torch.tensor(numbers, dtype=torch.int64)
+        return DecodedBatch(indices, crops, uniforms[:, slots], broken)
 
-    def _cut(self, number: int, draws: Tensor, broken: dict[str, str]) -> list[Tensor]:
-        """Return an image's crops. If it is unreadable, add it to ``broken`` and return []."""
-        name = self.files.name(number)
-        if name in broken:
-            return []
-        try:
-            image = self.files.open(number)
-            if self.views is None:
-                return [evaluation_image(image, self.files.decoding)]
-            boxes = self.views.boxes(draws, image.height, image.width)
-            sizes = [view.size for view in self.views.per_view]
-            return cut_views(image, boxes, sizes, self.files.decoding)
-        except Exception as error:  # decoders raise OSError, SyntaxError, struct.error and others
-            broken[name] = explain(error)
-            return []
+    def _cut(self, number: int, u: Tensor) -> list[Tensor]:
+        """Return the crops of image ``number`` for the views, or the image for evaluation."""
+        image = self.files.open(number)
+        if self.views is None:
+            return [evaluation_image(image, self.files.decoding)]
+        boxes = self.views.boxes(u, image.height, image.width)
+        sizes = [view.size for view in self.views.per_view]
+        return cut_views(image, boxes, sizes, self.files.decoding)
 
 
 class FileLoader(Loader):
@@ -135,8 +136,9 @@ class FileLoader(Loader):
             if self.views is None:
                 views = [crops[0].float().div_(255)]
             else:
-                items = zip(self.views.per_view, crops, decoded.uniforms)
-                views = [view.finish(crop, u) for view, crop, u in items]
+                views = []
+                for view, crop, u in zip(self.views.per_view, crops, decoded.uniforms):
+                    views.append(view.finish(crop, u))
             yield decoded.samples, views
         if not loaded_any:
             raise self._error(self.skipped)
@@ -144,11 +146,10 @@ class FileLoader(Loader):
     def _error(self, broken: dict[str, str]) -> DataError:
         """Return the error that names the first unreadable image."""
         name, why = next(iter(broken.items()))
-        epoch = "" if self.epoch is None else f" in epoch {self.epoch + 1}"
         hint = "repair or remove it, or set dataset.skip_broken=true to skip such images"
         if self.images.decoding.skip_broken:
             hint = f"{len(broken)} unreadable images are too many for dataset.skip_broken=true"
-        return DataError(f"{printable(name)} {why}{epoch}: {hint}")
+        return DataError(f"{printable(name)} {why}: {hint}")
 
     @cached_property
     def _data_loader(self) -> DataLoader[DecodedBatch]:
@@ -173,11 +174,14 @@ class FileLoader(Loader):
     def _number_of_workers(self) -> int:
         if self.images.decoding.workers is not None:
             return self.images.decoding.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
+        else:
+            cores = os.cpu_count() or 1
         processes = distributed.world_size()
         if torch.cuda.is_available():  # some processes may be on other machines
             processes = min(processes, torch.cuda.device_count())
-        return max(1, min(16, (cores or 1) // processes))
+        return max(1, min(16, cores // processes))
 
 
 def skipped_images(broken: Mapping[str, str]) -> str:

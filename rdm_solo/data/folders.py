@@ -34,7 +34,8 @@ class Paths:
     """
 
     def __init__(self, root: Path, names: Sequence[bytes]) -> None:
-        self.root, self.names = root, np.array(names)
+        self.root = root
+        self.names = np.array(names)
 
     def __getitem__(self, index: int) -> Image.Image:
         return open_image(self.path(index))
@@ -72,18 +73,17 @@ def folder(
     if labels is not None:
         check_bool("dataset.labels", labels, alternative="null")
     top = _existing("root", root)
-    train_root, val_root = top / train, top / (val or "val")
-    if train == "train" and not train_root.is_dir() and not val_root.is_dir():
+    train_root = top / train
+    val_root = None
+    if val or (top / "val").is_dir():
+        val_root = top / (val or "val")
+    if train == "train" and not train_root.is_dir() and val_root is None:
         train_root = top
-    _existing("train", train_root)
-    if val is not None:
-        _existing("val", val_root)
     if labels is None:
-        classes, images = _entries(train_root)
+        classes, images = _entries(_existing("train", train_root))
         labels = bool(classes) and not images
     if labels:
-        val_folder = val_root if val_root.is_dir() else None
-        return _labelled("folder", train_root, val_folder, None, (mean, std), decoding)
+        return _labelled("folder", train_root, val_root, None, (mean, std), decoding)
     files = _files(train_root, ["."], decoding)
     log.info(f"{len(files)} unlabelled images below {train_root}, so no accuracies")
     return Dataset("folder", files, None, 1, mean, std, labelled=False)
@@ -91,7 +91,15 @@ def folder(
 
 def imagenet(root: str | Path, **options: Any) -> Dataset:
     """Read ImageNet's 1000 classes below ``root/train`` and ``root/val``."""
-    return _imagenet("imagenet", root, None, options)
+    train = _existing("root", root) / "train"
+    folders, _ = _entries(_existing("root", train))
+    classes = [name for name in folders if re.fullmatch(r"n\d{8}", name)]
+    if len(classes) != IMAGENET_CLASSES:
+        raise DataError(
+            f"{train} has {len(classes)} class folders (nXXXXXXXX), but ImageNet has 1000: "
+            "unpack all of it, or use dataset=folder for other classes"
+        )
+    return _imagenet("imagenet", root, classes, options)
 
 
 def imagenet100(root: str | Path, **options: Any) -> Dataset:
@@ -105,31 +113,24 @@ def imagenet100_classes() -> list[str]:
     >>> len(imagenet100_classes()), imagenet100_classes()[0]
     (100, 'n01558993')
     """
-    text = (Path(__file__).parent / "imagenet100.txt").read_text(encoding="ascii")
-    return sorted(line for line in text.split("\n") if line and not line.startswith("#"))
+    path = Path(__file__).with_name("imagenet100.txt")
+    lines = path.read_text(encoding="ascii").splitlines()
+    return sorted(line for line in lines if not line.startswith("#"))
 
 
-def _imagenet(
-    name: str, root: str | Path, classes: list[str] | None, options: dict[str, Any]
-) -> Dataset:
+def _imagenet(name: str, root: str | Path, classes: list[str], options: dict[str, Any]) -> Dataset:
     top = _existing("root", root)
-    train, val = (_existing("root", top / part) for part in ("train", "val"))
-    if classes is None:
-        classes = [name for name in _entries(train)[0] if re.fullmatch(r"n\d{8}", name)]
-        if len(classes) != IMAGENET_CLASSES:
-            raise DataError(
-                f"{train} has {len(classes)} class folders (nXXXXXXXX), but ImageNet has 1000: "
-                "unpack all of it, or use dataset=folder for other classes"
-            )
-    return _labelled(name, train, val, classes, IMAGENET, DecodeOptions(**options))
+    decoding = DecodeOptions(**options)
+    return _labelled(name, top / "train", top / "val", classes, IMAGENET, decoding)
 
 
 def _existing(option: str, path: str | Path) -> Path:
     """Return the path of a folder, with ``~`` expanded."""
     path = Path(path).expanduser()
     if not path.is_dir():
-        state = "is a file, not a folder" if path.exists() else "does not exist"
-        raise DataError(f"{path.absolute()} {state}: set dataset.{option} to a folder of images")
+        raise DataError(
+            f"{path.absolute()} is not a folder: set dataset.{option} to a folder of images"
+        )
     return path
 
 
@@ -142,25 +143,26 @@ def _labelled(
     decoding: DecodeOptions,
 ) -> Dataset:
     """Return a labelled data set; training and validation folders must have the same classes."""
-    folders = {part: _entries(part)[0] for part in (train, val) if part}
-    classes = classes or sorted(set().union(*folders.values()))
-    parts = []
-    for part, names in folders.items():
-        missing = sorted(set(classes) - set(names))
-        if missing or not classes:
-            lacks = f"lacks {len(missing)} of {len(classes)} class folders ({join_first(missing)})"
+    folders = {"train": _existing("train", train)}
+    if val:
+        folders["val"] = _existing("val", val)
+    names = {part: _entries(path)[0] for part, path in folders.items()}
+    classes = classes or sorted(set().union(*names.values()))
+    if not classes:
+        raise DataError(f"{train} has no class folder: make one for each class")
+    parts: dict[str, Files] = {}
+    for part, path in folders.items():
+        missing = sorted(set(classes) - set(names[part]))
+        if missing:
             raise DataError(
-                f"{part} {lacks if missing else 'has no class folder'}: training and validation "
-                "need one for each class"
+                f"{path} lacks {len(missing)} of {len(classes)} class folders "
+                f"({join_first(missing)}): training and validation need one for each class"
             )
-        parts.append(_files(part, classes, decoding))
-    rest = (
-        f"{len(parts[1])} for validation below {val}"
-        if val
-        else "without a folder val there are no accuracies"
-    )
-    log.info(f"{len(parts[0])} training images of {len(classes)} classes below {train}; {rest}")
-    return Dataset(name, parts[0], parts[1] if val else None, len(classes), *moments)
+        parts[part] = _files(path, classes, decoding)
+        log.info(f"{len(parts[part])} images of {len(classes)} classes below {path}")
+    if val is None:
+        log.info("without a folder val there are no accuracies")
+    return Dataset(name, parts["train"], parts.get("val"), len(classes), *moments)
 
 
 def _files(root: Path, classes: Sequence[str], decoding: DecodeOptions) -> Files:
@@ -193,29 +195,31 @@ def _images(top: Path, root: Path) -> list[bytes]:
         if resolved in visited:
             continue
         visited.add(resolved)
-        folders, images = _entries(current, hidden=True)
+        folders, images = _entries(current)
         relative = os.path.relpath(current, root)
         names += [os.fsencode(os.path.join(relative, name)) for name in images]
         pending += [os.path.join(current, name) for name in reversed(folders)]
     return names
 
 
-def _entries(folder: str | Path, hidden: bool = False) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders and of the images in a folder.
+def _entries(folder: str | Path) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the images in a folder, without hidden ones.
 
     A broken link raises a DataError, because its target may be on a disk that is not mounted.
     """
-    folders, images = [], []
+    folders = []
+    images = []
     try:
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            visible = not entry.name.startswith(".")
+        for entry in os.scandir(folder):
+            if entry.name.startswith("."):
+                continue
             if entry.is_dir():
-                folders += [entry.name] if visible or hidden else []
-            elif visible and entry.name.lower().endswith(EXTENSIONS):
+                folders.append(entry.name)
+            elif entry.name.lower().endswith(EXTENSIONS):
                 images.append(entry.name)
-            elif visible and entry.is_symlink():
+            elif entry.is_symlink():
                 os.stat(entry.path)
     except OSError as error:
         path = printable(error.filename or folder)
         raise DataError(f"{path} cannot be read ({error.strerror}): repair or remove it") from error
-    return folders, images
+    return sorted(folders), sorted(images)

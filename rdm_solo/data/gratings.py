@@ -39,44 +39,55 @@ def textures(
     angles, periods = VARIANTS[variant]()
     parts = []
     for part, n in (("train", num_train), ("val", num_val)):
-        draw = generator(seed, variant, part)
-        labels = (torch.arange(n) % CLASSES)[torch.randperm(n, generator=draw)]
-        parts.append(Images(_images(angles[labels], periods[labels], size, draw), labels))
+        random = generator(seed, variant, part)
+        labels = torch.randperm(n, generator=random) % CLASSES
+        images = _images(angles[labels], periods[labels], size, random)
+        parts.append(Images(images, labels))
     train, val = parts
     return Dataset(variant, train, val, CLASSES, *channel_moments(train.images))
 
 
 def _textures() -> tuple[Tensor, Tensor]:
     """Return the angles of each class's gratings and their periods per image, ``(classes, 3)``."""
+    # The three digits of a class's code in base 4 are its orientations, in steps of 45 degrees.
     codes = torch.randperm(4**3, generator=generator("textures"))[:CLASSES]
-    quarters = torch.stack([codes // 4**band % 4 for band in range(3)], 1)
-    return quarters * (math.pi / 4), torch.tensor([2.5, 4.5, 6.0]).expand(CLASSES, 3)
+    place_values = torch.tensor([1, 4, 16])
+    digits = codes[:, None] // place_values % 4
+    periods = torch.tensor([2.5, 4.5, 6.0])
+    return digits * (math.pi / 4), periods.expand(CLASSES, 3)
 
 
 def _angles() -> tuple[Tensor, Tensor]:
     angles = torch.zeros(CLASSES, 2)
     angles[:, 1] = torch.arange(CLASSES) * (math.pi / CLASSES)
-    return angles, torch.tensor([2.5, 5.0]).expand(CLASSES, 2)
+    periods = torch.tensor([2.5, 5.0])
+    return angles, periods.expand(CLASSES, 2)
 
 
 VARIANTS = {"textures": _textures, "angles": _angles}
 
 
-def _images(angles: Tensor, periods: Tensor, size: int, draw: torch.Generator) -> Tensor:
+def _images(angles: Tensor, periods: Tensor, size: int, random: torch.Generator) -> Tensor:
     """Return images ``(n, 1, size, size)`` of gratings with these angles and periods ``(n, j)``."""
     n, gratings = angles.shape
 
-    def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(n, *shape, 1, 1, generator=draw)
+    def uniform(low: float, high: float, count: int) -> Tensor:
+        return low + (high - low) * torch.rand(n, count, 1, 1, generator=random)
 
     coordinates = torch.arange(size) / size - 0.5
     y, x = torch.meshgrid(coordinates, coordinates, indexing="ij")
     angles = angles[..., None, None] + uniform(-0.06, 0.06, gratings)
     periods = periods[..., None, None] * uniform(0.8, 1.2, gratings)
     phases = uniform(0, 1, gratings)
-    waves = (2 * math.pi * (periods * (angles.cos() * x + angles.sin() * y) + phases)).sin()
+    across = angles.cos() * x + angles.sin() * y
+    waves = (2 * math.pi * (periods * across + phases)).sin()
     amplitudes = uniform(0.5, 1.5, gratings) / gratings**0.5
-    images: Tensor = 0.5 + uniform(0.12, 0.22, 1) * (amplitudes * waves).sum(1, keepdim=True)
-    images += uniform(-0.15, 0.15, 1) + uniform(-0.3, 0.3, 1) * x + uniform(-0.3, 0.3, 1) * y
-    images += 0.08 * torch.randn(images.shape, generator=draw)
+    pattern = (amplitudes * waves).sum(1, keepdim=True)
+    contrast = uniform(0.12, 0.22, 1)
+    images: Tensor = 0.5 + contrast * pattern
+    brightness = uniform(-0.15, 0.15, 1)
+    slope_x = uniform(-0.3, 0.3, 1)
+    slope_y = uniform(-0.3, 0.3, 1)
+    images += brightness + slope_x * x + slope_y * y
+    images += 0.08 * torch.randn(images.shape, generator=random)
     return images.clamp(0, 1).mul(255).round().to(torch.uint8)

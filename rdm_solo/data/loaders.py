@@ -99,7 +99,8 @@ class Loader(ABC):
         if self.views:
             random = generator(self.seed, self.epoch or 0, "order")
             order = torch.randperm(len(self.images), generator=random)
-        for samples, views in self._load_batches([order[piece] for piece in self._slices()]):
+        batches = [order[rows] for rows in self._slices()]
+        for samples, views in self._load_batches(batches):
             views = [x.sub_(self._mean).div_(self._std) for x in views]
             if self.channels != self.images.channels:
                 views = [x.repeat(1, self.channels, 1, 1) for x in views]
@@ -116,22 +117,25 @@ class Loader(ABC):
     def _slices(self) -> list[slice]:
         """Return this process's slice of the epoch's order for each step."""
         rank, world = distributed.rank(), distributed.world_size()
-        n, step = len(self.images), self.batch_size * world
+        n = len(self.images)
+        step = self.batch_size * world
         ends = list(range(step, n + 1, step))
         rest = n % step
         if not self.drop_last and rest >= world * self._min_images:
             ends.append(n)
         if not ends:
             raise UserError(
-                f"batch_size={self.batch_size} on {world} process{'es' if world > 1 else ''} needs "
-                f"{step} images, but there are only {n}: lower batch_size or use fewer processes"
+                f"batch_size={self.batch_size} on {world} process(es) needs {step} images, but "
+                f"there are only {n}: lower batch_size or use fewer processes"
             )
         if not self.drop_last:
             ends[-1] = n
-        return [
-            slice(low + (high - low) * rank // world, low + (high - low) * (rank + 1) // world)
-            for low, high in zip([0, *ends], ends)
-        ]
+        slices = []
+        for low, high in zip([0, *ends], ends):
+            start = low + (high - low) * rank // world
+            stop = low + (high - low) * (rank + 1) // world
+            slices.append(slice(start, stop))
+        return slices
 
 
 class MemoryLoader(Loader):
@@ -149,7 +153,6 @@ class MemoryLoader(Loader):
             x = self._pixels.index_select(0, indices).float().div_(255)
             if self.views is None:
                 yield samples, [x]
-            else:
-                uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
-                pairs = zip(self.views.per_view, uniforms)
-                yield samples, [view(x, u) for view, u in pairs]
+                continue
+            uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
+            yield samples, [view(x, u) for view, u in zip(self.views.per_view, uniforms)]

@@ -27,11 +27,12 @@ def digits() -> Dataset:
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped, unused-ignore]
 
     source = load_digits()
-    values = np.rint(source.images * (255 / 16)).astype(np.uint8)[:, None]
-    labels = source.target.astype(np.int64)
-    x_train, x_val, y_train, y_val = train_test_split(values, labels, test_size=360, random_state=0)
-    train = Images(torch.from_numpy(x_train), torch.from_numpy(y_train))
-    val = Images(torch.from_numpy(x_val), torch.from_numpy(y_val))
+    values = np.rint(source.images * (255 / 16))  # shades are 0 to 16
+    images = torch.from_numpy(values.astype(np.uint8))[:, None]
+    labels = torch.from_numpy(source.target.astype(np.int64))
+    train_rows, val_rows = train_test_split(range(len(labels)), test_size=360, random_state=0)
+    train = Images(images[train_rows], labels[train_rows])
+    val = Images(images[val_rows], labels[val_rows])
     return Dataset("digits", train, val, 10, *channel_moments(train.images))
 
 
@@ -42,16 +43,20 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
     """
     from torchvision.datasets import CIFAR10  # type: ignore[import-untyped, unused-ignore]
 
-    moments = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return Dataset("cifar10", *_cifar(CIFAR10, root, download), 10, *moments)
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+    train, val = _cifar(CIFAR10, root, download)
+    return Dataset("cifar10", train, val, 10, mean, std)
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
     """Load CIFAR-100 like `cifar10`, from the folder that contains ``cifar-100-python``."""
     from torchvision.datasets import CIFAR100
 
-    moments = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    return Dataset("cifar100", *_cifar(CIFAR100, root, download), 100, *moments)
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+    train, val = _cifar(CIFAR100, root, download)
+    return Dataset("cifar100", train, val, 100, mean, std)
 
 
 def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Images]:
@@ -97,13 +102,14 @@ def synthetic(
     parts = []
     for part, n in (("train", num_train), ("val", num_val)):
         random = generator(seed, part)
-        labels = (torch.arange(n) % num_classes)[torch.randperm(n, generator=random)]
+        labels = torch.randperm(n, generator=random) % num_classes
         images = torch.empty(n, channels, size, size, dtype=torch.uint8)
         for low in range(0, n, 512):  # in chunks: only the bytes of all images must fit into memory
             chunk = labels[low : low + 512]
-            x = 0.5 + 0.18 * templates[chunk] + 0.09 * smooth(len(chunk), random)
+            variation = smooth(len(chunk), random)
+            x = 0.5 + 0.18 * templates[chunk] + 0.09 * variation
             x += 0.05 * torch.randn(x.shape, generator=random)
-            images[low : low + 512] = x.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
+            images[low : low + 512] = x.clamp(0, 1).mul(255).round()
         parts.append(Images(images, labels))
     train, val = parts
     return Dataset("synthetic", train, val, num_classes, *channel_moments(train.images))
@@ -114,8 +120,10 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
     values = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
     for channel in images.unbind(1):
-        share = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
+        counts = torch.bincount(channel.flatten(), minlength=256)
+        share = counts.double() / channel.numel()
         m = (share * values).sum()
+        variance = (share * (values - m) ** 2).sum()
         mean.append(float(m))
-        std.append(float((share * (values - m) ** 2).sum().sqrt()))
+        std.append(float(variance.sqrt()))
     return tuple(mean), tuple(std)

@@ -113,10 +113,10 @@ def test_missing_folders_are_named(tmp_path, tree):
     write_tree(tmp_path / "parts", train=1, val=1)
     (tmp_path / "parts" / "train").rename(tmp_path / "parts" / "training")
     for load in (folders.folder, folders.imagenet, folders.imagenet100):
-        refuses(f"{tmp_path / 'gone'} does not exist: set dataset.root", load, tmp_path / "gone")
-        refuses("imagenet.tar is a file", load, tmp_path / "imagenet.tar")
-        refuses(f"{tmp_path / 'parts' / 'train'} does not exist", load, tmp_path / "parts")
-    refuses("valid does not exist: set dataset.val", folders.folder, tree, val="valid")
+        refuses(f"{tmp_path / 'gone'} is not a folder: set dataset.root", load, tmp_path / "gone")
+        refuses("imagenet.tar is not a folder", load, tmp_path / "imagenet.tar")
+        refuses(f"{tmp_path / 'parts' / 'train'} is not a folder", load, tmp_path / "parts")
+    refuses("valid is not a folder: set dataset.val", folders.folder, tree, val="valid")
 
 
 def test_empty_folders_and_classes_that_differ_are_named(tmp_path):

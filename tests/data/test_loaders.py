@@ -126,9 +126,9 @@ def test_grey_images_are_expanded_when_finished():
 @pytest.mark.parametrize(
     ("n", "batch_size", "world", "pipelines", "says"),
     [
-        (50, 1, 1, BLURRED, r"batch_size must be an integer of at least 2, got 1"),
-        (50, 26, 2, BLURRED, r"batch_size=26 on 2 processes needs 52 images, .* are only 50"),
-        (5, 4, 8, (), r"batch_size=4 on 8 processes .* only 5: lower batch_size or use"),
+        (50, 1, 1, BLURRED, "batch_size must be"),
+        (50, 26, 2, BLURRED, "needs 52 images"),
+        (5, 4, 8, (), "only 5: lower batch_size"),
     ],
 )
 def test_a_batch_size_that_cannot_be_is_refused(n, batch_size, world, pipelines, says):
