@@ -8,7 +8,16 @@ import tempfile
 import pytest
 import torch
 from PIL import Image
-from support.image_files import SIZE, a_pair, epoch_of, loader, picture, same, spoil, write_tree
+from support.image_files import (
+    SIZE,
+    a_pair,
+    assert_same,
+    epoch_of,
+    loader,
+    picture,
+    spoil,
+    write_tree,
+)
 
 from rdm_solo import data
 from rdm_solo.cli import terminal
@@ -25,15 +34,13 @@ def test_there_are_as_many_workers_as_cores(tree, monkeypatch):
 
 
 def test_workers_change_nothing(tree):
-    want = [epoch_of(loader(tree), epoch) for epoch in (0, 1)]
+    expected = [epoch_of(loader(tree), epoch) for epoch in (0, 1)]
     batches = loader(tree, source={"workers": 2})
     for epoch in (0, 1, 0):  # the later ones with the first one's workers
         batches.set_epoch(epoch)
         next(iter(batches))  # an epoch left early does not leak into the next
-        same(epoch_of(batches, epoch), want[epoch])
-    val = loader(tree, "val"), loader(tree, "val", source={"workers": 2})
-    for ours, theirs in zip(*val, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        assert_same(epoch_of(batches, epoch), expected[epoch])
+    assert_same(list(loader(tree, "val", source={"workers": 2})), list(loader(tree, "val")))
 
 
 def test_a_tmpdir_that_no_worker_can_use_is_refused(tree, monkeypatch):
@@ -46,61 +53,58 @@ def test_a_tmpdir_that_no_worker_can_use_is_refused(tree, monkeypatch):
 @pytest.mark.parametrize("rotate", [0.0, 0.2])
 def test_lossless_files_get_the_views_of_the_same_images_in_memory(tmp_path, rotate):
     """Compare where the crop is the whole image and not rounded; measured: 1.8e-7 apart."""
-    black = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
-    part = data.synthetic(num_train=30, num_val=1, size=24).train
-    dataset = data.Dataset("in memory", part, None, 10, **black)
-    for i, pixels in enumerate(part.images):
+    moments = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+    images = data.synthetic(num_train=30, num_val=1, size=24).train
+    dataset = data.Dataset("in memory", images, None, 10, **moments)
+    for i, pixels in enumerate(images.images):
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{i:02}.png")
     views = a_pair(size=24, solarize=0.0, rotate=rotate, crop_scale=(1, 1), crop_ratio=(1, 1))
     memory = epoch_of(data.loader(dataset, "train", 8, views=views, seed=3), 5)
-    files = epoch_of(loader(tmp_path, views=views, seed=3, source=black), 5)
-    for (i, crops, _), (j, others, _) in zip(memory, files, strict=True):
-        assert torch.equal(i, j)
-        torch.testing.assert_close(crops, others, atol=1e-6, rtol=0)
+    files = epoch_of(loader(tmp_path, views=views, seed=3, source=moments), 5)
+    for (indices, crops, _), (expected_indices, expected, _) in zip(files, memory, strict=True):
+        assert torch.equal(indices, expected_indices)
+        torch.testing.assert_close(crops, expected, atol=1e-6, rtol=0)
 
 
-def test_loading_leaves_the_runs_random_numbers_alone(tree):
-    torch.manual_seed(0)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_leaves_the_runs_random_numbers_alone(tree, workers):
     before = torch.get_rng_state()
-    for workers in (0, 2):
-        epoch_of(loader(tree, source={"workers": workers}))
-        assert torch.equal(torch.get_rng_state(), before)
+    epoch_of(loader(tree, source={"workers": workers}))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_any_torch_data_set_is_loaded(tmp_path):
-    numbers = [(picture(i, 20, 20), i) for i in range(10)]
-    for image, i in numbers:
+    samples = [(picture(i, 20, 20), i) for i in range(10)]
+    for image, i in samples:
         image.save(tmp_path / f"{i}.png")
-    want = loader(tmp_path, batch_size=5)
-    options = data.DecodeOptions(image_size=SIZE, workers=0)
-    files = data.Files(numbers, torch.zeros(10, dtype=torch.int64), options)
-    dataset = data.Dataset("numbers", files, files, 1, *folders.IMAGENET)
-    same(epoch_of(data.loader(dataset, "train", 5, views=a_pair()), 2), epoch_of(want, 2))
+    decoding = data.DecodeOptions(image_size=SIZE, workers=0)
+    files = data.Files(samples, torch.zeros(10, dtype=torch.int64), decoding)
+    dataset = data.Dataset("samples", files, files, 1, *folders.IMAGENET)
+    batches = data.loader(dataset, "train", 5, views=a_pair())
+    assert_same(epoch_of(batches), epoch_of(loader(tmp_path, batch_size=5)))
     assert [len(x) for x, _ in data.loader(dataset, "val", 4)] == [4, 4, 2]
-    numbers[3] = ("no image", 3)
-    with pytest.raises(DataError, match=r"^image 3 cannot be read .*no attribute"):
-        epoch_of(data.loader(dataset, "train", 5, views=a_pair()))
+    samples[3] = ("no image", 3)
+    with pytest.raises(DataError, match=r"^image 3 cannot be read"):
+        epoch_of(batches)
 
 
-SPOILT = {
-    "truncated": "cannot be read .*truncated",
-    "empty": "is not an image",
-    "float": "has floating-point pixels",
-    "gone": "cannot be read .*No such file",
-}
-
-
-@pytest.mark.parametrize("how", SPOILT)
-def test_an_unreadable_image_is_named(tmp_path, how):
-    write_tree(tmp_path, train=4, val=4)
-    loaders = {"train": loader(tmp_path, batch_size=6), "val": loader(tmp_path, "val")}
-    for part, batches in loaders.items():
-        path = tmp_path / part / "dog" / "01.jpg"
-        spoil(path, how)
-        says = f"^{path} {SPOILT[how]}.*: .*dataset.skip_broken=true"
-        with pytest.raises(DataError, match=says) as caught:
-            epoch_of(batches, 2)
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("truncated", "truncated"),
+        ("empty", "is not an image"),
+        ("float", "floating-point"),
+        ("gone", "No such file"),
+    ],
+)
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_an_unreadable_image_is_named(tmp_path, part, how, reason):
+    batches = loader(write_tree(tmp_path), part)
+    path = tmp_path / part / "dog" / "01.jpg"
+    spoil(path, how)
+    with pytest.raises(DataError, match=f"^{path} .*{reason}.*dataset.skip_broken") as error:
+        epoch_of(batches)
+    assert "\n" not in str(error.value)
 
 
 def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
@@ -111,43 +115,40 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
         "eel/06.jpg": "cat/00.jpg",  # numbers 22, and 0 after the end
         "eel/07.jpg": "cat/00.jpg",  # number 23
     }
+    replacements = {7: 8, 22: 0, 23: 0}
     for name, neighbour in neighbours.items():
         shutil.copy(train / neighbour, train / name)
     with_copies = epoch_of(loader(tmp_path, drop_last=False))
-    spoil(train / "cat" / "07.jpg", "truncated")
-    spoil(train / "eel" / "06.jpg", "float")
-    spoil(train / "eel" / "07.jpg", "empty")
+    for name, how in zip(neighbours, ("truncated", "float", "empty")):
+        spoil(train / name, how)
     spoil(tmp_path / "val" / "dog" / "01.jpg", "truncated")
-    source = {"skip_broken": True}
-    batches = loader(tmp_path, source=source, drop_last=False)
-    got = epoch_of(batches)
-    numbers = {7: 8, 22: 0, 23: 0}
-    for (indices, crops, labels), (samples, expected, _) in zip(got, with_copies, strict=True):
-        assert indices.tolist() == [numbers.get(sample, sample) for sample in samples.tolist()]
+    batches = loader(tmp_path, source={"skip_broken": True}, drop_last=False)
+    actual = epoch_of(batches)
+    for (indices, crops, labels), (samples, expected, _) in zip(actual, with_copies, strict=True):
+        assert indices.tolist() == [replacements.get(i, i) for i in samples.tolist()]
         assert torch.equal(labels, batches.images.labels[indices])
-        assert all(map(torch.equal, crops, expected))
-    names = [name[-10:] for name in sorted(batches.skipped)]
-    assert names == list(neighbours)
+        assert_same(crops, expected)
+    assert [name[-10:] for name in sorted(batches.skipped)] == list(neighbours)
     for _ in range(2):
         batches.report_skipped()
         (line,) = caplog.messages  # once is enough
         assert "3 unreadable images were skipped: " in line
-    same(epoch_of(batches), got)
-    others = loader(tmp_path, source=source | {"workers": 2}, drop_last=False)
-    same(epoch_of(others), got)
+    assert_same(epoch_of(batches), actual)
+    others = loader(tmp_path, source={"skip_broken": True, "workers": 2}, drop_last=False)
+    assert_same(epoch_of(others), actual)
     assert others.skipped == batches.skipped
-    clean = loader(tmp_path, "val", batch_size=1, source=source)
-    assert torch.cat([labels for _, labels in clean]).tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    val = loader(tmp_path, "val", batch_size=1, source={"skip_broken": True})
+    assert torch.cat([labels for _, labels in val]).tolist() == [0] * 4 + [1] * 3 + [2] * 4
 
 
-def test_too_many_broken_images_are_refused_even_so(tmp_path):
+@pytest.mark.parametrize(("part", "number"), [("train", 9), ("val", 3)])
+def test_too_many_broken_images_are_refused_even_so(tmp_path, part, number):
     write_tree(tmp_path, train=3, val=1)
     for path in tmp_path.rglob("*.*"):
         spoil(path, "empty")
-    for part, number in (("train", 9), ("val", 3)):
-        batches = loader(tmp_path, part, batch_size=4, source={"skip_broken": True})
-        with pytest.raises(DataError, match=f"is not an image: {number} unreadable images are too"):
-            list(batches)
+    batches = loader(tmp_path, part, batch_size=4, source={"skip_broken": True})
+    with pytest.raises(DataError, match=f"{number} unreadable images"):
+        list(batches)
 
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do(tree, capsys):
@@ -163,6 +164,4 @@ def test_a_killed_worker_is_an_error_that_says_what_to_do(tree, capsys):
     with pytest.raises(SystemExit) as exit, terminal.errors_without_traceback():
         kill_worker()
     assert exit.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: DataLoader worker")
-    assert "lower dataset.workers" in error
+    assert "lower dataset.workers" in capsys.readouterr().err

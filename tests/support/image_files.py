@@ -15,11 +15,13 @@ SIZE = 16
 def picture(seed, height=None, width=None, mode="RGB"):
     """Return a smooth picture with some noise, by default of a random size."""
     draw = np.random.default_rng(seed)
-    height, width = height or int(draw.integers(18, 50)), width or int(draw.integers(18, 50))
+    height = height or int(draw.integers(18, 50))
+    width = width or int(draw.integers(18, 50))
     coarse = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
     noisy = smooth + draw.integers(-20, 21, smooth.shape)
-    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).convert(mode)
+    pixels = noisy.clip(0, 255).astype(np.uint8)
+    return Image.fromarray(pixels).convert(mode)
 
 
 def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
@@ -27,36 +29,40 @@ def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
     seed = 0
     for part, n in (("train", train), ("val", val)):
         for name in classes:
-            (root / part / name).mkdir(parents=True)
+            folder = root / part / name
+            folder.mkdir(parents=True)
             for i in range(n):
-                ending = "png" if i % 3 == 2 else "jpg"
-                picture(seed).save(root / part / name / f"{i:02}.{ending}")
+                extension = "png" if i % 3 == 2 else "jpg"
+                picture(seed).save(folder / f"{i:02}.{extension}")
                 seed += 1
     return root
 
 
 def a_pair(**options):
+    """Return views of one pipeline, two per sample."""
     return Views([Pipeline(**{"size": SIZE, "blur": 0.5, "solarize": 0.2} | options)])
 
 
 def loader(root, part="train", batch_size=8, source=None, **options):
     """Return a loader of one part (train or val) of a folder, by default without workers."""
     decoding = {"image_size": SIZE, "workers": 0} | (source or {})
-    views = None if part == "val" else a_pair()
-    return data.loader(
-        data.folder(root, **decoding), part, batch_size, **{"views": views} | options
-    )
+    dataset = data.folder(root, **decoding)
+    if part == "train":
+        options.setdefault("views", a_pair())
+    return data.loader(dataset, part, batch_size, **options)
 
 
 def spoil(path, how):
     """Make an image unreadable."""
-    content = path.read_bytes()
     if how == "float":
         Image.fromarray(np.ones((20, 20), np.float32)).save(path, format="TIFF")
     elif how == "gone":
         path.unlink()
+    elif how == "empty":
+        path.write_bytes(b"")
     else:
-        path.write_bytes({"truncated": content[: len(content) * 9 // 10], "empty": b""}[how])
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) * 9 // 10])
 
 
 def epoch_of(loader, epoch=0, rank=0, world=1):
@@ -71,17 +77,14 @@ def epoch_of(loader, epoch=0, rank=0, world=1):
 
 
 def by_sample(batches):
-    return {
-        index: torch.stack(views)
-        for indices, crops, _ in batches
-        for index, *views in zip(indices.tolist(), *crops, strict=True)
-    }
+    """Return the views of each sample, by its index."""
+    views = {}
+    for indices, crops, _ in batches:
+        for index, *rows in zip(indices.tolist(), *crops, strict=True):
+            views[index] = torch.stack(rows)
+    return views
 
 
-def same(batches, others):
-    """Assert that batches are equal to the last bit."""
-    assert len(batches) == len(others)
-    for (i, crops, labels), (j, their_crops, their_labels) in zip(batches, others):
-        assert torch.equal(i, j)
-        assert torch.equal(labels, their_labels)
-        assert all(torch.equal(a, b) for a, b in zip(crops, their_crops, strict=True))
+def assert_same(actual, expected):
+    """Assert that nested lists of tensors are equal to the last bit."""
+    torch.testing.assert_close(actual, expected, atol=0, rtol=0)
