@@ -91,20 +91,25 @@ def folder(
 
 def imagenet(root: str | Path, **options: Any) -> Dataset:
     """Read ImageNet's 1000 classes below ``root/train`` and ``root/val``."""
-    train = _existing("root", root) / "train"
-    folders, _ = _entries(_existing("root", train))
+    top = _existing("root", root)
+    train = _existing("root", top / "train")
+    folders, _ = _entries(train)
     classes = [name for name in folders if re.fullmatch(r"n\d{8}", name)]
     if len(classes) != IMAGENET_CLASSES:
         raise DataError(
             f"{train} has {len(classes)} class folders (nXXXXXXXX), but ImageNet has 1000: "
             "unpack all of it, or use dataset=folder for other classes"
         )
-    return _imagenet("imagenet", root, classes, options)
+    decoding = DecodeOptions(**options)
+    return _labelled("imagenet", train, top / "val", classes, IMAGENET, decoding)
 
 
 def imagenet100(root: str | Path, **options: Any) -> Dataset:
     """Read the classes of `imagenet100_classes` from ImageNet, or a copy with only these."""
-    return _imagenet("imagenet100", root, imagenet100_classes(), options)
+    top = _existing("root", root)
+    classes = imagenet100_classes()
+    decoding = DecodeOptions(**options)
+    return _labelled("imagenet100", top / "train", top / "val", classes, IMAGENET, decoding)
 
 
 def imagenet100_classes() -> list[str]:
@@ -116,12 +121,6 @@ def imagenet100_classes() -> list[str]:
     path = Path(__file__).with_name("imagenet100.txt")
     lines = path.read_text(encoding="ascii").splitlines()
     return sorted(line for line in lines if not line.startswith("#"))
-
-
-def _imagenet(name: str, root: str | Path, classes: list[str], options: dict[str, Any]) -> Dataset:
-    top = _existing("root", root)
-    decoding = DecodeOptions(**options)
-    return _labelled(name, top / "train", top / "val", classes, IMAGENET, decoding)
 
 
 def _existing(option: str, path: str | Path) -> Path:

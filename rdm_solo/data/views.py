@@ -115,7 +115,8 @@ class Pipeline:
         sigma_min, sigma_max = self.blur_sigma
         return SimpleNamespace(
             flip=flip,
-            # Views are rotated before they are mirrored, and the other way round for this sign.
+            # The flip comes before the rotation but is applied after it. Rotating a mirrored image
+            # equals rotating by minus the angle and then mirroring.
             angle=torch.where(flip, -angle, angle),
             jitter=u[:, draws.JITTER] < self.jitter,
             factors=low + (high - low) * u[:, draws.FACTORS : draws.FACTORS + 4],
