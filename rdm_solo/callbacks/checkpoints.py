@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks.knn import ACCURACY
+from rdm_solo.callbacks.measurement import epoch_row
 from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS
-
-ACCURACY = "val/knn_acc1"
 
 
 class Checkpoints(pl.callbacks.Checkpoint):
@@ -33,8 +33,10 @@ class Checkpoints(pl.callbacks.Checkpoint):
     def __init__(
         self, folder: Path, every_n_epochs: int = 1, keep: int | str = 0, best: bool = False
     ) -> None:
-        self.folder, self.every_n_epochs = folder, every_n_epochs
-        self.keep, self.keep_best = keep, best
+        self.folder = folder
+        self.every_n_epochs = every_n_epochs
+        self.keep = keep
+        self.keep_best = best
         self.best: dict[str, Any] | None = None  # epoch, from 1, and accuracy
         self._random_states: list[dict[str, Any]] = []  # one per process, from a checkpoint
 
@@ -51,9 +53,11 @@ class Checkpoints(pl.callbacks.Checkpoint):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.fast_dev_run:
             return
-        epoch, paths = trainer.current_epoch + 1, []
-        accuracy = float(trainer.callback_metrics.get(ACCURACY, math.nan))
-        if self.keep_best and accuracy > (self.best["accuracy"] if self.best else -math.inf):
+        epoch = trainer.current_epoch + 1
+        paths = []
+        accuracy = epoch_row(trainer, epoch).scalars.get(ACCURACY, math.nan)
+        best_so_far = self.best["accuracy"] if self.best else -math.inf
+        if self.keep_best and accuracy > best_so_far:  # False for NaN
             self.best = {"epoch": epoch, "accuracy": accuracy}
             paths.append(self.folder / BEST)
         if epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
@@ -63,7 +67,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
         for path in paths:
             trainer.save_checkpoint(path)
         if trainer.is_global_zero and self.keep and self.keep != "all":
-            for path in list(checkpoints.by_epoch(self.folder).values())[: -int(self.keep)]:
+            kept = list(checkpoints.by_epoch(self.folder).values())
+            for path in kept[: -int(self.keep)]:
                 path.unlink()
 
 
@@ -93,9 +98,11 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
 
 def random_state() -> dict[str, Any]:
     """Return the states of this process's generators as plain values and tensors."""
-    generator: Any = np.random.get_state()
-    name, keys, *rest = generator
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    numpy_state: Any = np.random.get_state()
+    name, keys, *rest = numpy_state
+    cuda = None
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        cuda = torch.cuda.get_rng_state()
     return {
         "python": random.getstate(),
         "numpy": (name, keys.tolist(), *rest),

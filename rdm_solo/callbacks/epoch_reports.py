@@ -14,10 +14,11 @@ from tqdm.contrib.logging import (  # type: ignore[import-untyped, unused-ignore
     logging_redirect_tqdm,
 )
 
+from rdm_solo.callbacks.measurement import epoch_row
+from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.ground.distributed import gather_objects
 from rdm_solo.ground.errors import printable
 from rdm_solo.ground.lightning import pl
-from rdm_solo.observe.untrained import is_untrained
 from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import SKIPPED, write_atomically
@@ -53,9 +54,9 @@ class EpochTable(pl.Callback):
         self._add_row(trainer, trainer.current_epoch + 1)
 
     def _add_row(self, trainer: Any, epoch: int) -> None:
-        metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
+        scalars = epoch_row(trainer, epoch).scalars
         if trainer.is_global_zero:
-            row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
+            row = {name: value for name, value in scalars.items() if name in COLUMNS}
             self.rows.append({"epoch": epoch, **row})
             metrics_file.write(self.folder, self.rows)
 
@@ -101,10 +102,9 @@ class Progress(pl.callbacks.ProgressBar):
         self._log(trainer, trainer.current_epoch + 1, time.monotonic() - self.epoch_start)
 
     def _log(self, trainer: Any, epoch: int, seconds: float = math.nan) -> None:
-        metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
-        values = {name: float(metrics[name]) for name in PROGRESS_COLUMNS if name in metrics}
-        if values and trainer.is_global_zero and self.enabled:
-            log.info(epoch_line(epoch, trainer.max_epochs, values, seconds))
+        scalars = epoch_row(trainer, epoch).scalars
+        if trainer.is_global_zero and self.enabled and scalars.keys() & {*PROGRESS_COLUMNS}:
+            log.info(epoch_line(epoch, trainer.max_epochs, scalars, seconds))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._stack.close()

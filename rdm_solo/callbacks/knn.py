@@ -6,50 +6,59 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks.measurement import Measurement
+from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.ground.distributed import gather, rank
-from rdm_solo.ground.lightning import pl
-from rdm_solo.observe.untrained import is_untrained
+
+ACCURACY = "val/knn_acc1"
 
 
-class WeightedKNN(pl.Callback):
+class WeightedKNN(Measurement):
     """Log the accuracy of weighted k nearest neighbours on clean images, over all processes."""
 
     def __init__(self, every_n_epochs: int = 1, k: int = 20, temperature: float = 0.07) -> None:
-        self.every_n_epochs, self.k, self.temperature = every_n_epochs, k, temperature
+        super().__init__()
+        self.every_n_epochs = every_n_epochs
+        self.k = k
+        self.temperature = temperature
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not self.every_n_epochs or not is_untrained(trainer):
             return
-        if loader := trainer.datamodule.val_dataloader():
-            training = [module for module in pl_module.modules() if module.training]
-            pl_module.eval()
-            accuracy = self._accuracy(trainer, pl_module, loader)
-            for module in training:
-                module.training = True
-            trainer.callback_metrics["val/knn_acc1"] = accuracy
+        loader = trainer.datamodule.val_dataloader()
+        if not loader:
+            return
+        training = [module for module in pl_module.modules() if module.training]
+        pl_module.eval()
+        self.scalars = {ACCURACY: float(self._accuracy(trainer, pl_module, loader))}
+        for module in training:
+            module.training = True
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking or not self.every_n_epochs:
             return
-        if trainer.current_epoch % self.every_n_epochs and not is_last_epoch(trainer):
-            return
-        accuracy = self._accuracy(trainer, pl_module, trainer.val_dataloaders)
-        pl_module.log_dict({"val/knn_acc1": accuracy}, prog_bar=True, sync_dist=True)
+        if trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
+            accuracy = self._accuracy(trainer, pl_module, trainer.val_dataloaders)
+            self.log_scalars(pl_module, {ACCURACY: accuracy}, prog_bar=True)
 
     @torch.no_grad()
     def _accuracy(self, trainer: Any, pl_module: Any, loader: Any) -> Tensor:
         """Return the accuracy in per cent, the same on all processes."""
-        validation = [(unit(pl_module.backbone(x)), y) for x, y in loader]
-        queries = torch.cat(gather(torch.cat([features for features, _ in validation])))
-        labels = torch.cat(gather(torch.cat([y for _, y in validation])))
+        query_batches, label_batches = [], []
+        for x, y in loader:
+            query_batches.append(unit(pl_module.backbone(x)))
+            label_batches.append(y)
+        queries = torch.cat(gather(torch.cat(query_batches)))
+        labels = torch.cat(gather(torch.cat(label_batches)))
         neighbours = Neighbours(queries, self.k)
         memory = trainer.datamodule.memory_dataloader()
         memory.set_epoch(trainer.current_epoch)  # error messages name the epoch
         for x, y in memory:
             neighbours.add(unit(pl_module.backbone(x)), y)
         neighbours.merge_processes()
-        predictions = neighbours.scores(pl_module.num_classes, self.temperature).argmax(1)
-        return 100 * (predictions == labels).float().mean()
+        scores = neighbours.scores(pl_module.num_classes, self.temperature)
+        correct = scores.argmax(1) == labels
+        return 100 * correct.float().mean()
 
 
 class Neighbours:
@@ -72,12 +81,15 @@ class Neighbours:
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
         """Add unit rows ``(m, d)`` and their labels ``(m,)``."""
-        similarity, index = (self.queries @ rows.mT).topk(min(self.k, len(rows)), dim=1)
+        similarity = self.queries @ rows.mT
+        similarity, index = similarity.topk(min(self.k, len(rows)), dim=1)
         self._keep(similarity, labels[index])
 
     def merge_processes(self) -> None:
         """Add the other processes' neighbours of the same queries."""
-        similarity, labels = (gather(x.mT.contiguous()) for x in (self.similarity, self.labels))
+        # Processes may differ in the number of neighbours, which `gather` allows in the first axis.
+        similarity = gather(self.similarity.mT.contiguous())
+        labels = gather(self.labels.mT.contiguous())
         for other in range(len(similarity)):
             if other != rank():
                 self._keep(similarity[other].mT, labels[other].mT)
@@ -87,13 +99,17 @@ class Neighbours:
 
         The nearest neighbour's similarity is subtracted, so low temperatures do not overflow.
         """
-        votes = ((self.similarity - self.similarity[:, :1]) / temperature).exp()
-        return votes.new_zeros(len(votes), classes).scatter_add_(1, self.labels, votes)
+        nearest = self.similarity[:, :1]
+        votes = ((self.similarity - nearest) / temperature).exp()
+        scores = votes.new_zeros(len(votes), classes)
+        return scores.scatter_add_(1, self.labels, votes)
 
     def _keep(self, similarity: Tensor, labels: Tensor) -> None:
+        """Keep the k most similar of the neighbours so far and of these."""
         similarity = torch.cat([self.similarity, similarity], 1)
+        labels = torch.cat([self.labels, labels], 1)
         self.similarity, index = similarity.topk(min(self.k, similarity.shape[1]), dim=1)
-        self.labels = torch.cat([self.labels, labels], 1).gather(1, index)
+        self.labels = labels.gather(1, index)
 
 
 def unit(x: Tensor) -> Tensor:

@@ -1,35 +1,19 @@
 """Forward hooks that record both branches' outputs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import Method
+from rdm_solo.observe.outputs import Outputs, combine, features_by_view, has_rows, rows
 
 
-class Outputs(NamedTuple):
-    """A step's outputs for all large crops, concatenated by view, each of shape ``(V N, k)``."""
-
-    online: Tensor
-    target: Tensor
-    positive: Tensor | None  # the target's output for the next view; None if one call had all views
-    projection: Tensor
-    hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
-    features: Sequence[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
-
-    def to(self, device: torch.device) -> "Outputs":
-        """Return the outputs on a device, without the features."""
-        return Outputs(
-            online=self.online.to(device),
-            target=self.target.to(device),
-            positive=None if self.positive is None else self.positive.to(device),
-            projection=self.projection.to(device),
-            hidden=None if self.hidden is None else self.hidden.to(device),
-        )
+class MissingBranch(UserError):
+    """A recorded step called no part of a branch."""
 
 
 class Observer:
@@ -56,7 +40,7 @@ class Observer:
         if not self._removers:
             self._register()
             if self.backbone is not None:
-                self._hook_part(self.backbone, "features")
+                self._hook_outputs(self.backbone, "features")
         self._recorded.clear()  # left over if the previous step failed
         self.recording = True
 
@@ -65,52 +49,44 @@ class Observer:
         while self._removers:
             self._removers.pop()()
 
-    def pop_calls(self) -> dict[str, list[Tensor]]:
-        """Return the outputs of the step's calls by branch, and stop recording."""
+    def pop_outputs(self, views: int | None = None, step_output: Any = None) -> Outputs:
+        """Return the step's outputs and stop recording; raise MissingBranch if a branch is missing.
+
+        ``views`` is the number of views of each image, and ``step_output`` is what the training
+        step returned. A step that has no target by design, as in the first epoch of DeepCluster v2,
+        has no rows.
+        """
         self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
-        return calls
-
-    def pop_outputs(self, views: int | None = None, step_output: Any = None) -> Outputs | None:
-        """Return the outputs of the step's first ``views`` views, or of all views.
-
-        ``step_output`` is what the training step returned. Subclasses return None for a step
-        that has no target by design, as in the first epoch of DeepCluster v2.
-        """
-        recorded = {name: calls[:views] for name, calls in self.pop_calls().items()}
-        features = recorded.pop("features", None)
-        if features is not None and (views is None or len({len(x) for x in features}) > 1):
-            features = [torch.cat(features)]
         if isinstance(step_output, Mapping) and {"online", "target"} <= step_output.keys():
-            return self._from_step_output(step_output)._replace(features=features)
-        outputs = {name: torch.cat(calls) for name, calls in recorded.items()}
-        for name, other in self.aliases.items():
-            if name not in outputs and other in outputs:
-                outputs[name] = outputs[other]
-        if "online" not in outputs or "target" not in outputs:
-            raise RuntimeError(
-                f"no branch outputs of {type(self.module).__name__} were recorded: return 'online' "
-                "and 'target' from training_step, or set diagnostics.every_n_epochs=0."
-            )
-        # With one call for all views, positives cannot be identified.
-        target_views = recorded["target"]
-        next_views = target_views[1:] + target_views[:1]
-        positive = torch.cat(next_views) if len(next_views) > 1 else None
-        return Outputs(positive=positive, features=features, **outputs)
+            returned = self._returned_outputs(step_output)
+            calls = {name: outputs for name, outputs in calls.items() if name == "features"}
+            return returned._replace(features=features_by_view(calls, views))
+        outputs = combine(calls, views, self.aliases)
+        if outputs is None:
+            uncalled = sorted({"online", "target"} - calls.keys())
+            raise MissingBranch(self.missing_message(" and the ".join(uncalled)))
+        return outputs
 
-    def _from_step_output(self, step_output: Mapping[str, Any]) -> Outputs:
+    def _returned_outputs(self, step_output: Mapping[str, Any]) -> Outputs:
         self.normalize = bool(step_output.get("normalize", self.normalize))
-        outputs = {
-            name: rows(step_output[name], name, self.tokens)
-            for name in ("online", "target", "positive", "projection")
-            if step_output.get(name) is not None
-        }
+        outputs = {}
+        for name in ("online", "target", "positive", "projection"):
+            if step_output.get(name) is not None:
+                outputs[name] = rows(step_output[name], name, self.tokens)
         return Outputs(
             online=outputs["online"],
             target=outputs["target"],
             positive=outputs.get("positive"),
             projection=outputs.get("projection", outputs["target"]),
+        )
+
+    def missing_message(self, uncalled: str) -> str:
+        """Return the error message for a step without a call of the ``uncalled`` branches."""
+        return (
+            f"this step recorded no call of the {uncalled} branch of "
+            f"{type(self.module).__name__}; only calls in training mode and outside backward count."
         )
 
     @torch.no_grad()
@@ -129,20 +105,28 @@ class Observer:
     def _hook(self, register: Callable[..., Any], part: Any, record: Any) -> None:
         self._removers.append(register(Hook(part, record), with_kwargs=True).remove)
 
-    def _hook_part(self, part: Any, name: str, inputs: bool = False) -> None:
-        """Record a part's outputs, or its inputs, in training mode."""
+    def _hook_outputs(self, part: Any, name: str) -> None:
+        """Record a part's outputs in training mode."""
 
-        def record(args: Any, kwargs: Any, *output: Any) -> None:
+        def record(args: Any, kwargs: Any, output: Any) -> None:
             if self._is_recorded(part):
-                self._record(name, (args, kwargs) if inputs else output)
+                self._record(name, output)
 
-        self._hook(
-            part.register_forward_pre_hook if inputs else part.register_forward_hook, part, record
-        )
+        self._hook(part.register_forward_hook, part, record)
+
+    def _hook_inputs(self, part: Any, name: str) -> None:
+        """Record a part's inputs in training mode."""
+
+        def record(args: Any, kwargs: Any) -> None:
+            if self._is_recorded(part):
+                self._record(name, (args, kwargs))
+
+        self._hook(part.register_forward_pre_hook, part, record)
 
     def _wrap_method(self, name: str, record: Callable[..., None]) -> None:
         """Pass the result and the arguments of each call of a method to ``record``, in training."""
-        method, user_method = getattr(self.module, name), vars(self.module).get(name)
+        method = getattr(self.module, name)
+        user_method = vars(self.module).get(name)  # set on the object, not on its class
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
@@ -192,74 +176,3 @@ class Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hook, (None, None)
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """Return the first tensor in an output, which may be a tensor, a sequence or a mapping.
-
-    >>> first_tensor({"loss": None, "tokens": (torch.ones(2), torch.zeros(3))})
-    tensor([1., 1.])
-    """
-    if isinstance(output, Tensor):
-        return output
-    values: Iterable[Any] = output.values() if isinstance(output, Mapping) else ()
-    values = output if isinstance(output, (tuple, list)) else values
-    return next((x for x in map(first_tensor, values) if x is not None), None)
-
-
-def by_view(calls: Mapping[str, Sequence[Tensor]], views: int) -> dict[str, list[Tensor]] | None:
-    """Sort the calls by view; return None if they do not divide into views.
-
-    With gradient accumulation, a step calls the parts batch by batch. The first ``views`` calls of
-    each batch are its views.
-
-    >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
-    >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
-    >>> [[int(x) for x in outputs] for outputs in by_view(calls, 2).values()]
-    [[0, 3, 1, 4], [0, 3, 1, 4]]
-    """
-    batches, rest = divmod(len(calls["target"]), views)
-    if rest or not batches:
-        return None
-    ordered = {}
-    for name, outputs in calls.items():
-        size, rest = divmod(len(outputs), batches)
-        if rest or size < views:
-            return None
-        starts = range(0, len(outputs), size)
-        ordered[name] = [outputs[start + view] for view in range(views) for start in starts]
-    rows = [len(call) for call in ordered["target"]]
-    return ordered if rows == rows[:batches] * views else None
-
-
-def has_rows(output: Any) -> bool:
-    """Return whether :func:`rows` accepts an output."""
-    x = first_tensor(output)
-    return x is not None and 2 <= x.ndim <= 4 and x.is_floating_point()
-
-
-def rows(output: Any, name: str, tokens: str = "mean") -> Tensor:
-    """Return the first tensor of an output as rows ``(N, k)``, without its graph.
-
-    An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``, because
-    its tokens differ mostly by position and would count as several images. With ``tokens="rows"``
-    each token is a row. Error messages contain ``name``.
-
-    >>> images = torch.arange(12.0).reshape(2, 3, 2)
-    >>> rows(images, "head").tolist(), rows(images, "head", "rows").shape
-    ([[2.0, 3.0], [8.0, 9.0]], torch.Size([6, 2]))
-    """
-    x = first_tensor(output)
-    if x is None or not has_rows(x):
-        received = type(output).__name__ if x is None else f"{x.dtype} of shape {tuple(x.shape)}"
-        raise UserError(
-            f"{name} returned {received}; expected rows (N, k), tokens (N, T, k) or maps "
-            "(N, k, H, W) of floating-point numbers. Name another part."
-        )
-    x = x.detach()
-    if x.ndim == 4:
-        x = x.flatten(2).mT
-    if x.ndim == 3:
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        x = x.flatten(0, 1) if tokens == "rows" else x.mean(1, dtype=dtype)
-    return x

@@ -80,10 +80,7 @@ def find(module: nn.Module) -> Branches | None:
     >>> find(nn.ModuleDict({name: nn.Identity() for name in heads}))
     Branches(online='prediction_head', target=None, predictor=True)
     """
-    names = {
-        role: next((name for name in candidates if part(module, name) is not None), None)
-        for role, candidates in PARTS.items()
-    }
+    names = {role: _first_name(module, role) for role in PARTS}
     head, encoder = names["target head"], names["target encoder"]
     if names["predictor"]:
         return Branches(names["predictor"], head or encoder, True)
@@ -94,12 +91,20 @@ def find(module: nn.Module) -> Branches | None:
     return None
 
 
+def _first_name(module: nn.Module, role: str) -> str | None:
+    """Return the first name of a role that the module has a part for."""
+    for name in PARTS[role]:
+        if part(module, name) is not None:
+            return name
+    return None
+
+
 def backbone(module: nn.Module, name: str | None = None) -> nn.Module | None:
     """Return the part whose outputs are the features, by default found by name; None if missing."""
     if name is not None:
         return require_part(module, "backbone", name)
-    parts = (part(module, name) for name in PARTS["online encoder"])
-    return next((submodule for submodule in parts if submodule is not None), None)
+    default = _first_name(module, "online encoder")
+    return None if default is None else part(module, default)
 
 
 def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
@@ -114,11 +119,11 @@ def by_name(module: nn.Module, online: str, target: str | None = None) -> Branch
 def require_part(module: nn.Module, option: str, name: str) -> nn.Module:
     """Return the part that the user named; raise UserError if there is none."""
     submodule = part(module, name)
-    if submodule is None:
-        names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
-        hint = suggest(_bare(name), names) or "."
-        raise UserError(f"{option}={name!r}: {class_name(module)} has no such part{hint}")
-    return submodule
+    if submodule is not None:
+        return submodule
+    names = [_bare(other) for other, _ in module.named_modules()]
+    hint = suggest(_bare(name), names) or "."
+    raise UserError(f"{option}={name!r}: {class_name(module)} has no such part{hint}")
 
 
 def not_found_message(module: nn.Module) -> str:
@@ -133,15 +138,12 @@ def not_found_message(module: nn.Module) -> str:
 def part(module: Any, name: str) -> nn.Module | None:
     """Return the part with this dotted name, inside any wrappers; None if there is none."""
     for word in _bare(name).split("."):
-        inner = getattr(module, word, None)
-        while inner is None and (wrapped := _wrapped(module)) is not None:
-            module = wrapped
-            inner = getattr(module, word, None)
-        if not isinstance(inner, nn.Module):
+        while getattr(module, word, None) is None and _wrapped(module) is not None:
+            module = _wrapped(module)
+        module = getattr(module, word, None)
+        if not isinstance(module, nn.Module):
             return None
-        module = inner
-    found: nn.Module = module
-    return found
+    return module  # type: ignore[no-any-return]
 
 
 def class_name(module: Any) -> str:
@@ -156,13 +158,25 @@ def _wrapped(module: Any) -> nn.Module | None:
     children: dict[str, nn.Module] = dict(module.named_children())
     if "_original_module" in children:  # Fabric keeps it next to DDP's wrapper
         return children["_original_module"]
-    child = next(iter(children), None) if len(children) == 1 else None
-    return children[child] if child in WRAPPERS else None
+    if len(children) != 1:
+        return None
+    ((name, child),) = children.items()
+    return child if name in WRAPPERS else None
 
 
 def _bare(name: str) -> str:
     """Return a dotted name without the names of wrappers."""
     return ".".join(word for word in name.split(".") if word not in WRAPPERS)
+
+
+class ReturnedOutputs(Observer):
+    """Read the outputs that a training step returns, for modules without parts of known names."""
+
+    def missing_message(self, uncalled: str) -> str:
+        return (
+            f"{not_found_message(self.module)} Or return both outputs from training_step as "
+            "'online' and 'target', in a dict with 'loss'."
+        )
 
 
 class ModuleObserver(Observer):
@@ -177,9 +191,8 @@ class ModuleObserver(Observer):
         self.branches = branches
         self.online = part(module, branches.online)
         if branches.predictor:
-            momentum = part(module, "momentum_projector") is not None
-            methods = (method for method in METHODS.values() if method.asymmetry == "predictor")
-            self.m = next(method.paper_m for method in methods if method.momentum == momentum)
+            has_momentum = part(module, "momentum_projector") is not None
+            self.m = METHODS["byol" if has_momentum else "simsiam"].paper_m
         elif branches.target is None:
             self.aliases = {"online": "target", "projection": "target"}
         else:  # a student and a teacher without a predictor: the student's head is judged
@@ -190,44 +203,56 @@ class ModuleObserver(Observer):
 
     def _register(self) -> None:
         _, target, predictor = self.branches
-        if predictor or target is not None:
-            self._hook_part(self.online, "online")
-        if predictor:
-            self._hook_part(self.online, "target" if target is None else "projection", inputs=True)
         if target is not None:
-            self._hook_part(part(self.module, target), "target")
-        elif not predictor:
-            self._hook_part(self.online, "target")
+            self._hook_outputs(part(self.module, target), "target")
+        if not predictor:
+            # Without a target either, both branches are the outputs of one part.
+            self._hook_outputs(self.online, "target" if target is None else "online")
+            return
+        self._hook_outputs(self.online, "online")
+        self._hook_inputs(self.online, "target" if target is None else "projection")
+
+    def missing_message(self, uncalled: str) -> str:
+        online, target, _ = self.branches
+        return (
+            f"{super().missing_message(uncalled)} Hooks are on online={online!r} and "
+            f"target={target!r}. Pass parts that are called in each step: online='...', "
+            "target='...'. With torch.compile, create the watch before the model's first call."
+        )
 
 
 class _WithNeighbours(ModuleObserver):
     """Record the nearest neighbour of each row in a queue of earlier outputs as the target."""
 
     def _register(self) -> None:
-        self._hook_part(self.online, "online")
-        self._hook_part(self.online, "projection", inputs=True)
+        self._hook_outputs(self.online, "online")
+        self._hook_inputs(self.online, "projection")
         self._wrap_method("find_nn", self._record_nearest)
 
     def _record_nearest(self, result: tuple[Tensor, ...], z: Tensor) -> None:
         nearest = result[1]
-        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One returns 5
+        if nearest.ndim == 3:
+            nearest = nearest[:, 0]  # All4One returns 5
+        self._record("target", nearest)
 
 
 def observer(module: Any) -> Observer:
     """Return the observer that fits a module's parts; it also records the backbone."""
-    result = _branch_observer(module)
-    result.backbone = backbone(module)
-    return result
+    branch_observer = _branch_observer(module)
+    branch_observer.backbone = backbone(module)
+    return branch_observer
 
 
 def _branch_observer(module: Any) -> Observer:
     if hasattr(module, "dino_loss_func") or hasattr(module, "prototypes"):
         from rdm_solo.observe import softmax_branches
 
-        if softmax_observer := softmax_branches.observer(module):
+        softmax_observer = softmax_branches.observer(module)
+        if softmax_observer is not None:
             return softmax_observer
     branches = find(module)
     if branches is None:
-        return Observer(module)
-    nearest = branches.predictor and hasattr(module, "find_nn")
-    return _WithNeighbours(module, branches) if nearest else ModuleObserver(module, branches)
+        return ReturnedOutputs(module)
+    if branches.predictor and hasattr(module, "find_nn"):
+        return _WithNeighbours(module, branches)
+    return ModuleObserver(module, branches)

@@ -4,38 +4,46 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rdm_solo.observe.branches import Observer, Outputs
+from rdm_solo.observe.branches import Observer
 
 
-class _Swav(Observer):
+class _SoftmaxObserver(Observer):
+    """Record the input of the last layer before the softmax as ``hidden``."""
+
     normalize = False
     aliases = {"projection": "online"}
 
     def _register(self) -> None:
-        self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
-        self._hook_part(self.last_layer, "hidden", inputs=True)
+        self._hook_inputs(self.last_layer, "hidden")
+
+
+class _Swav(_SoftmaxObserver):
+    """Record the softmax of the logits, and Sinkhorn's assignment."""
+
+    def _register(self) -> None:
+        super()._register()
+        sinkhorn = self.module.sk
+        self._hook(sinkhorn.register_forward_hook, sinkhorn, self._record_step)
 
     def _record_step(self, args: tuple[Tensor], kwargs: Any, assignment: Tensor) -> None:
-        if self.recording:
-            # The batch's rows precede the queue's, and large crops precede small ones.
-            n = len(self._recorded["hidden"][0])
-            self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
-            self._record("target", assignment[:n])
+        if not self.recording:
+            return
+        # The batch's rows precede the queue's, and large crops precede small ones.
+        n = len(self._recorded["hidden"][0])
+        logits = args[0][:n].float()
+        self._record("online", (logits / self.module.temperature).softmax(1))
+        self._record("target", assignment[:n])
 
 
-class _DeepCluster(Observer):
+class _DeepCluster(_SoftmaxObserver):
     """Record the first set of prototypes and the clusters that k-means assigned to the images.
 
     k-means runs at the start of each epoch except the first.
     """
 
-    normalize = False
-    aliases = {"projection": "online"}
-
     def _register(self) -> None:
-        layer = self.last_layer
-        self._hook_part(layer, "hidden", inputs=True)
-        self._hook(layer.register_forward_hook, layer, self._record_logits)
+        super()._register()
+        self._hook(self.last_layer.register_forward_hook, self.last_layer, self._record_logits)
         self._wrap_method("update_memory_banks", self._record_clusters)
 
     def _record_logits(self, args: tuple[Tensor], kwargs: Any, logits: Tensor) -> None:
@@ -52,34 +60,28 @@ class _DeepCluster(Observer):
         target = nn.functional.one_hot(clusters[indices], self.last_layer.out_features).float()
         self._recorded["target"] = [target] * len(self._recorded["online"])
 
-    def pop_outputs(self, views: int | None = None, step_output: Any = None) -> Outputs | None:
-        outputs = super().pop_outputs(views, step_output)
-        return outputs if outputs is not None and len(outputs.target) else None
 
-
-class _Dino(Observer):
-    normalize = False
-    aliases = {"projection": "online"}
+class _Dino(_SoftmaxObserver):
+    """Record the student's softmax, and the teacher's after centring and sharpening."""
 
     def _register(self) -> None:
+        super()._register()
         # A pre-hook, because the loss's forward updates the centre.
         loss = self.module.dino_loss_func
         self._hook(loss.register_forward_pre_hook, loss, self._record_step)
-        self._hook_part(self.last_layer, "hidden", inputs=True)
 
     def _record_step(self, args: tuple[Tensor, Tensor], kwargs: Any) -> None:
         if not self.recording:
             return
         loss = self.module.dino_loss_func
-        student, teacher = (logits.float() for logits in args)
-        teacher_temperature = float(loss.teacher_temp_schedule[loss.epoch])
-        outputs = {
-            "online": (student / loss.student_temp).softmax(1),
-            "target": ((teacher - loss.center) / teacher_temperature).softmax(1),
-        }
-        for name, output in outputs.items():
-            for view in output.chunk(self.module.num_large_crops):
-                self._record(name, view)
+        student, teacher = args
+        temperature = float(loss.teacher_temp_schedule[loss.epoch])
+        online = (student.float() / loss.student_temp).softmax(1)
+        target = ((teacher.float() - loss.center) / temperature).softmax(1)
+        for view in online.chunk(self.module.num_large_crops):
+            self._record("online", view)
+        for view in target.chunk(self.module.num_large_crops):
+            self._record("target", view)
 
 
 def observer(module: Any) -> Observer | None:

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import callback_classes
-from rdm_solo.observe import parts
-from rdm_solo.observe.branches import Observer, Outputs
-from rdm_solo.observe.parts import ModuleObserver, observer
+from rdm_solo.observe.branches import Observer
+from rdm_solo.observe.parts import observer
 from rdm_solo.watch.loop import USER_SCALARS, Watch
 
 
@@ -39,9 +37,11 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             # Not earlier: a module's on_train_start may add parts, as solo-learn's SwAV does, and
             # on_train_epoch_start does not run if training resumes within an epoch.
             self.watch = self._make_watch(trainer, pl_module)
-        steps = trainer.num_training_batches  # inf for data without a length
-        sized = math.isfinite(steps)
-        self.watch.steps_per_epoch = int(steps) if sized else self.options.get("steps_per_epoch")
+        steps = trainer.num_training_batches
+        if math.isfinite(steps):
+            self.watch.steps_per_epoch = int(steps)
+        else:  # data without a length
+            self.watch.steps_per_epoch = self.options.get("steps_per_epoch")
 
     def _make_watch(self, trainer: Any, pl_module: Any) -> "_LightningWatch":
         options = {"views": getattr(pl_module, "num_large_crops", None), **self.options}
@@ -56,32 +56,42 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.watch is not None:
-            self.watch.step_outputs = outputs
-            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-            if loss is not None and pl_module.automatic_optimization:
-                loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
-            self.watch.step(loss)
+        if self.watch is None:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is not None and pl_module.automatic_optimization:
+            loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
+        self.watch.record(loss, outputs)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = True
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.watch is None:
+        watch = self.watch
+        if watch is None:
             return
-        metrics, earlier = trainer.callback_metrics, len(self.watch.collapsed)
-        # callback_metrics also contains values from the validation of earlier epochs.
-        fresh = [name for name in USER_SCALARS if self._validated or not name.startswith("val/")]
-        self._validated = False
-        if self.watch.loss_count:  # a logged loss may be the last step's, not the epoch's mean
-            fresh.remove("train/loss")
-        row = self.watch.end_epoch({key: float(metrics[key]) for key in fresh if key in metrics})
+        earlier_kinds = watch.collapsed
+        row = watch.end_epoch(self._logged_scalars(trainer, watch))
         measured = {name: value for name, value in row.items() if name not in USER_SCALARS}
         if measured:
             pl_module.log_dict(measured, sync_dist=True)
-        if self.stop and len(self.watch.collapsed) > earlier and not trainer.should_stop:
+        new_kinds = watch.collapsed[len(earlier_kinds) :]
+        if self.stop and new_kinds and not trainer.should_stop:
             trainer.should_stop = True
-            self.watch.folder.stopped = f"stop=True: {self.watch.collapsed[earlier]}"
+            watch.folder.stopped = f"stop=True: {new_kinds[0]}"
+
+    def _logged_scalars(self, trainer: Any, watch: Watch) -> dict[str, float]:
+        """Return the accuracies and the loss that the module logged in this epoch."""
+        scalars = {}
+        for name in USER_SCALARS:
+            # callback_metrics also contains values from the validation of earlier epochs.
+            is_stale = name.startswith("val/") and not self._validated
+            # A logged loss may be the last step's, not the epoch's mean.
+            is_known = name == "train/loss" and watch.loss_count > 0
+            if name in trainer.callback_metrics and not is_stale and not is_known:
+                scalars[name] = float(trainer.callback_metrics[name])
+        self._validated = False
+        return scalars
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is not None:
@@ -95,19 +105,5 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 class _LightningWatch(Watch):
     """A watch that also supports outputs from training_step and solo-learn's softmax methods."""
 
-    step_outputs: Any = None
-
     def _observer(self, online: str | None, target: str | None) -> Observer:
         return super()._observer(online, target) if online or target else observer(self.module)
-
-    def _outputs(self) -> Outputs | None:
-        outputs, self.step_outputs = self.step_outputs, None
-        has_outputs = isinstance(outputs, Mapping) and {"online", "target"} <= outputs.keys()
-        if isinstance(self.observer, ModuleObserver) and not has_outputs:
-            return super()._outputs()
-        if type(self.observer) is Observer and not has_outputs:
-            raise UserError(
-                f"{parts.not_found_message(self.module)} Or return both outputs from training_step "
-                "as 'online' and 'target', in a dict with 'loss'."
-            )
-        return self.observer.pop_outputs(self.views, outputs)

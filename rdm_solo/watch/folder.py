@@ -17,9 +17,9 @@ from rdm_solo import __version__
 from rdm_solo.collapse.rules import MeasuredEpoch
 from rdm_solo.ground.distributed import broadcast_object, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.observe.recorder import EpochRow
 from rdm_solo.runs import files, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_atomically, writing
-from rdm_solo.spectra.epoch_summary import Spectra
 
 PACKAGES = ("torch", "torchmetrics", "numpy")
 
@@ -80,14 +80,14 @@ class WatchFolder:
             epochs.append(MeasuredEpoch.read(row, row["epoch"], k))
         return broadcast_object(epochs)
 
-    def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
-        """Write an epoch's row and spectra."""
+    def write(self, row: EpochRow) -> None:
+        """Write an epoch's scalars and spectra."""
         if rank():
             return
-        self.rows.append(row)
-        if spectra is not None:
-            arrays = {name: array.numpy() for name, array in spectra.arrays().items()}
-            spectra_files.write(self.folder, row["epoch"], arrays)
+        self.rows.append({"epoch": row.epoch, **row.scalars})
+        if row.spectra is not None:
+            arrays = {name: array.numpy() for name, array in row.spectra.arrays().items()}
+            spectra_files.write(self.folder, row.epoch, arrays)
         metrics_file.write(self.folder, self.rows)
 
     def summarize(self, device: torch.device, ended: bool = False) -> None:

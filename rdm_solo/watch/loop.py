@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.collapse.alarm import Alarm, measured_epoch
+from rdm_solo.collapse.alarm import Alarm
 from rdm_solo.collapse.rules import RULE, WRONG_WAY, Bounds
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
@@ -18,12 +18,11 @@ from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.observe import parts
-from rdm_solo.observe.branches import Observer, Outputs
-from rdm_solo.observe.epoch_spectra import EpochSpectra
-from rdm_solo.observe.parts import Branches, ModuleObserver
+from rdm_solo.observe.branches import Observer
+from rdm_solo.observe.parts import Branches, ModuleObserver, ReturnedOutputs
+from rdm_solo.observe.recorder import Limits, Recorder
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.watch.folder import WatchFolder
-from rdm_solo.watch.outputs import outputs_of
 
 log = logging.getLogger("rdm_solo")
 
@@ -72,8 +71,8 @@ class Watch:
         steps_per_epoch: number of steps over which the measured steps are spread evenly; by
             default that of the previous epoch.
         epochs, seed, data: shown in the report.
-        max_rows, max_dim, sample, max_features_dim: how much of an epoch is measured; see
-            :class:`~rdm_solo.callbacks.Diagnostics`.
+        limits: how much of an epoch is measured: ``max_rows``, ``max_dim``, ``sample`` and
+            ``max_features_dim``, the fields of :class:`~rdm_solo.observe.recorder.Limits`.
 
     >>> import tempfile
     >>> model = nn.ModuleDict({"projector": nn.Linear(4, 3), "predictor": nn.Linear(3, 3)})
@@ -106,38 +105,44 @@ class Watch:
         epochs: int | None = None,
         seed: int = 0,
         data: str = "own data",
-        max_rows: int = 10_000,
-        max_dim: int = 4096,
-        sample: int = 1024,
-        max_features_dim: int = 2048,
+        **limits: int,
     ) -> None:
-        self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
-        self.observer = self._observer(online, target)
-        self.observer.backbone = parts.backbone(self.module, backbone)
         check_choice("tokens", tokens, ["mean", "rows"])
         for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
-            check_integer(option, 1 if value is None else value, 1)
+            if value is not None:
+                check_integer(option, value, 1)
         if not isinstance(resume, bool):
             check_integer("resume", resume, 0, alternative="True or False")
-        leads = self._leads() if leads is None else leads
+
+        self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
+        observer = self._observer(online, target)
+        observer.backbone = parts.backbone(self.module, backbone)
+        observer.tokens = tokens
+        observer.normalize &= normalize
+        self.recorder = Recorder(observer, Limits(**limits), views, options="")
+
+        if leads is None:
+            leads = self._leads()
         if not leads:
             if bounds.gap_epochs not in (None, BOUNDS.gap_epochs):
                 raise UserError(f"gap_epochs={bounds.gap_epochs} needs leads=True.")
             bounds = replace(bounds, gap_epochs=None)
-        self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
-        self.observer.tokens = tokens
-        self.observer.normalize &= normalize
-        default_name = "own method" if isinstance(model, Mapping) else parts.class_name(model)
-        watched = {"tokens": tokens, "views": views, "leads": leads}
-        config = {
-            "method": {"name": name or default_name},
+
+        if name is None:
+            name = "own method" if isinstance(model, Mapping) else parts.class_name(model)
+        watched: dict[str, Any] = {"tokens": tokens, "views": views, "leads": leads}
+        if self._branches is not None:
+            watched |= self._branches._asdict()
+        config: dict[str, Any] = {
+            "method": {"name": name},
             "filter": {"name": "none"},
             "dataset": {"name": data},
             "seed": seed,
             "scheduler": {"warmup_epochs": bounds.warmup},
-            "watched": watched | (self._branches._asdict() if self._branches else {}),
-            **({} if epochs is None else {"max_epochs": epochs}),
+            "watched": watched,
         }
+        if epochs is not None:
+            config["max_epochs"] = epochs
         self.folder = WatchFolder(Path(folder), config, resume)
         self.epoch = self.folder.last_epoch + 1
         self.alarm = Alarm(
@@ -147,13 +152,43 @@ class Watch:
             self.folder.measured_epochs(),
             self.folder.warnings,
         )
-        self.spectra = EpochSpectra(max_rows, max_dim, sample, max_features_dim, options="")
-        self._loss: Any = 0.0  # the sum of this epoch's losses
-        self.loss_count = self._steps = 0
-        self._device = torch.device("cpu")
-        self._was_measured = False  # whether any step was measured
+        self.log = log
+        self.steps_per_epoch = steps_per_epoch
         self._steps_before = math.inf  # number of steps in the previous epoch
         self._begin_epoch()
+
+    def _observer(self, online: str | None, target: str | None) -> Observer:
+        if online is None and target is not None:
+            raise UserError("target= needs online=: pass both, online= alone, or neither.")
+        branches = parts.by_name(self.module, online, target) if online else parts.find(self.module)
+        if branches is None:
+            raise UserError(parts.not_found_message(self.module))
+        return ModuleObserver(self.module, branches)
+
+    @property
+    def _branches(self) -> Branches | None:
+        """Return the names of the watched parts, or None if outputs do not come from parts."""
+        observer = self.recorder.observer
+        return observer.branches if isinstance(observer, ModuleObserver) else None
+
+    def _leads(self) -> bool:
+        """Return whether the target should have the higher rank, judged by the module's class.
+
+        It need not be higher with negatives, or in a JEPA, whose branches see different tokens.
+        """
+        method = METHODS.get(parts.class_name(self.module).lower())
+        if method is None or not method.leads:
+            return False
+        if self._branches is not None:
+            return self._branches.predictor
+        return not isinstance(self.recorder.observer, ReturnedOutputs)
+
+    def _begin_epoch(self) -> None:
+        self._loss: Any = 0.0  # the sum of this epoch's losses
+        self.loss_count = 0
+        self._steps = 0
+        self.recorder.begin_epoch()
+        self.recorder.before_step(0, math.inf)
 
     @property
     def collapsed(self) -> list[str]:
@@ -166,19 +201,18 @@ class Watch:
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Record a training step. Call this after forward and backward, with the loss."""
+        self.record(loss)
+
+    def record(self, loss: Tensor | float | None, step_output: Any = None) -> None:
+        """Record a training step that may have returned the branches' outputs."""
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
             dtype = torch.double if has_float64(loss.device) else torch.float
             self._loss = self._loss + loss.to(dtype).mean()  # stays on the device
             self.loss_count += 1
-        if self.observer.recording:
-            outputs = self._outputs()
-            if outputs is not None:
-                self._was_measured, self._device = True, outputs.online.device
-            self.spectra.add(outputs, self.observer)
+        self.recorder.after_step(step_output)
         self._steps += 1
-        if self.spectra.should_record(self._steps, self.steps_per_epoch or self._steps_before):
-            self.observer.record_next_step()
+        self.recorder.before_step(self._steps, self.steps_per_epoch or self._steps_before)
 
     def end_epoch(
         self, scalars: Mapping[str, float] | None = None, /, **keywords: float
@@ -193,28 +227,28 @@ class Watch:
             raise UserError(
                 f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
             )
-        passed = broadcast_object(_user_scalars({**(scalars or {}), **keywords}))
-        spectra = self.spectra.end_epoch(self.epoch, self.observer)
-        row = dict(spectra.scalars) if spectra is not None else {}
+        user_scalars = broadcast_object(_user_scalars({**(scalars or {}), **keywords}))
+        row = self.recorder.end_epoch(self.epoch)
         losses = gather_objects((float(self._loss), self.loss_count))
-        if count := sum(n for _, n in losses):
-            row["train/loss"] = sum(loss for loss, _ in losses) / count
-        row |= passed
-        if rank() == 0 and spectra is None and (self._was_measured or not self._steps):
+        loss_count = sum(count for _, count in losses)
+        if loss_count:
+            row.scalars["train/loss"] = sum(loss for loss, _ in losses) / loss_count
+        row.scalars |= user_scalars
+        if rank() == 0 and row.spectra is None and (self.recorder.was_measured or not self._steps):
             log.warning(
                 f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
                 "training step. After replacing a part, create a new watch with resume=True."
             )
-        self.alarm.update(measured_epoch(row, spectra, self.epoch))
+        self.alarm.update(row.measured())
         self.folder.warnings = self.alarm.warnings
-        self.folder.write({"epoch": self.epoch, **row}, spectra)
-        self.folder.summarize(self._device)
+        self.folder.write(row)
+        self.folder.summarize(self.recorder.device)
         self._steps_before = self._steps or self._steps_before
         self.epoch += 1
         self._begin_epoch()
         if self.log is not None and rank() == 0:  # last, because the user's function may fail
-            self.log(row, self.epoch - 1)
-        return row
+            self.log(row.scalars, row.epoch)
+        return row.scalars
 
     def close(self, error: BaseException | None = None) -> None:
         """Remove the hooks and release the folder, which the end of the program also releases.
@@ -222,9 +256,9 @@ class Watch:
         In the report, a run that was not closed, or was closed with an error, counts as unfinished
         unless it has all its epochs.
         """
-        self.observer.detach()
+        self.recorder.observer.detach()
         if error is None:
-            self.folder.summarize(self._device, ended=True)
+            self.folder.summarize(self.recorder.device, ended=True)
         self.folder.close(error)
 
     def __enter__(self) -> "Watch":
@@ -232,51 +266,6 @@ class Watch:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.close(error)
-
-    @property
-    def _branches(self) -> Branches | None:
-        """Return the names of the watched parts, or None if outputs do not come from parts."""
-        return self.observer.branches if isinstance(self.observer, ModuleObserver) else None
-
-    def _observer(self, online: str | None, target: str | None) -> Observer:
-        if online is None and target is not None:
-            raise UserError("target= needs online=: pass both, online= alone, or neither.")
-        branches = parts.by_name(self.module, online, target) if online else parts.find(self.module)
-        if branches is None:
-            raise UserError(parts.not_found_message(self.module))
-        return ModuleObserver(self.module, branches)
-
-    def _leads(self) -> bool:
-        """Return whether the target should have the higher rank, judged by the module's class.
-
-        It need not be higher with negatives, or in a JEPA, whose branches see different tokens.
-        """
-        method = METHODS.get(parts.class_name(self.module).lower())
-        returns_outputs = type(self.observer) is Observer
-        is_asymmetric = self._branches.predictor if self._branches else not returns_outputs
-        return is_asymmetric and method is not None and method.leads
-
-    def _begin_epoch(self) -> None:
-        self._loss = 0.0
-        self.loss_count = self._steps = 0
-        self.spectra.begin_epoch()
-        self.observer.record_next_step()
-
-    def _outputs(self) -> Outputs | None:
-        """Return the outputs recorded in the step, or None if they cannot be used."""
-        assert isinstance(self.observer, ModuleObserver)
-        calls = self.observer.pop_calls()
-        outputs = outputs_of(calls, self.observer, self.views)
-        if outputs is None and not self._was_measured:
-            names, uncalled = self.observer.branches, {"online", "target"} - calls.keys()
-            raise UserError(
-                f"this step recorded no call of the {' and the '.join(sorted(uncalled))} branch "
-                f"of {parts.class_name(self.module)}. Hooks are on online={names.online!r} and "
-                f"target={names.target!r}; only calls in training mode and outside backward count. "
-                "Pass parts that are called in each step: online='...', target='...'. With "
-                "torch.compile, create the watch before the model's first call."
-            )
-        return outputs
 
 
 def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:

@@ -89,7 +89,7 @@ class TestNumbers:
         watch = Watch(tmp_path / "run", model, max_rows=80, steps_per_epoch=length)
         for _ in range(2):
             for step, batch in enumerate(batches(8)):
-                recorded += [step] if watch.observer.recording else []
+                recorded += [step] if watch.recorder.observer.recording else []
                 for view in batch:
                     model(view)
                 watch.step()

@@ -195,7 +195,7 @@ def test_widths_that_differ_are_refused(tmp_path):
     watch = Watch(tmp_path / "run", model)
     for part in model.values():
         part(torch.randn(4, DIM))
-    with pytest.raises(UserError, match=r"\(student\) has 8 .* \(teacher\) 6"):
+    with pytest.raises(UserError, match="8 dimensions"):
         watch.step()
 
 

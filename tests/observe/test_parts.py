@@ -106,7 +106,7 @@ def test_tokens_of_a_jepa_are_averaged_or_rows(tmp_path, tokens):
     model = nn.ModuleDict({name: nn.Linear(width, 8) for name, width in widths.items()})
     metric = BranchSpectra(8, steps=True)
     with Watch(tmp_path / "run", model, tokens=tokens, max_features_dim=0) as watch:
-        assert watch.observer.branches == ("predictor", "target_encoder", True)
+        assert watch.recorder.observer.branches == ("predictor", "target_encoder", True)
         for batch in batches():
             x = batch.flatten(0, 1)[:, None] + torch.randn(5, DIM)
             context = model["context_encoder"](x[:, :2]).mean(1, keepdim=True) + x[:, 2:, :8]

@@ -1,0 +1,188 @@
+"""From the recorded calls of a step to both branches' outputs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rdm_solo.ground.errors import UserError
+
+Calls = Mapping[str, list[Tensor]]  # the outputs of a step's calls, by branch
+
+
+class Outputs(NamedTuple):
+    """A step's outputs for all large crops, concatenated by view, each of shape ``(V N, k)``."""
+
+    online: Tensor
+    target: Tensor
+    positive: Tensor | None  # the target's output for the next view; None if views are unknown
+    projection: Tensor
+    hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
+    features: Sequence[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
+
+    def to(self, device: torch.device) -> "Outputs":
+        """Return the outputs on a device, without the features."""
+        tensors = self._replace(features=None)._asdict()
+        moved = {name: x.to(device) for name, x in tensors.items() if x is not None}
+        return Outputs(**{**tensors, **moved})
+
+
+def combine(calls: Calls, views: int | None, aliases: Mapping[str, str]) -> Outputs | None:
+    """Return a step's outputs, or None if a branch was not called.
+
+    ``views`` is the number of calls of the target with views of the same images. Without it,
+    positives are not measured. If a branch was not recorded, its alias takes its place. If one
+    branch has more rows than the other, as with small crops for the student alone, only its first
+    rows are used.
+    """
+    branches = {name: outputs for name, outputs in calls.items() if name != "features"}
+    ordered = None
+    if views and "target" in branches:
+        ordered = by_view(branches, views)
+    joined = {name: torch.cat(outputs) for name, outputs in (ordered or branches).items()}
+    for name, alias in aliases.items():
+        if name not in joined and alias in joined:
+            joined[name] = joined[alias]
+    if "online" not in joined or "target" not in joined:
+        return None
+
+    online, target, projection = joined["online"], joined["target"], joined["projection"]
+    if online.shape[1] != target.shape[1]:
+        raise UserError(
+            f"the online branch has {online.shape[1]} dimensions and the target "
+            f"{target.shape[1]}: pass the parts whose outputs the loss compares, online='...', "
+            "target='...'."
+        )
+    n = min(len(online), len(target))
+    if projection.shape[1] != target.shape[1] or len(projection) < n:
+        projection = target  # a token predictor may have inputs of another shape
+    positive = None
+    if ordered is not None and len(ordered["target"]) > 1:
+        target_views = ordered["target"]
+        positive = torch.cat([*target_views[1:], target_views[0]])[:n]
+
+    # Outputs that share a tensor still share it, so that its moments are computed once.
+    first_target = _first(target, n)
+    first_online = first_target if online is target else _first(online, n)
+    if projection is target:
+        first_projection = first_target
+    elif projection is online:
+        first_projection = first_online
+    else:
+        first_projection = _first(projection, n)
+    return Outputs(
+        online=first_online,
+        target=first_target,
+        positive=positive,
+        projection=first_projection,
+        hidden=joined.get("hidden"),
+        features=features_by_view(calls, views),
+    )
+
+
+def _first(x: Tensor, n: int) -> Tensor:
+    """Return the first ``n`` rows, and ``x`` itself if it has no others."""
+    return x if len(x) == n else x[:n]
+
+
+def features_by_view(calls: Calls, views: int | None) -> Sequence[Tensor] | None:
+    """Return the backbone's outputs by view, or in one tensor if the views are unknown."""
+    features = calls.get("features")
+    if features is None:
+        return None
+    if views:
+        target = calls.get("target", features[:views])
+        ordered = by_view({"target": target, "features": features}, views)
+        by_views = features[:views] if ordered is None else ordered["features"]
+        if len({len(x) for x in by_views}) == 1:
+            return by_views
+        return [torch.cat(by_views)]
+    rows = torch.cat(features)
+    if "target" in calls:  # small crops follow the large ones
+        rows = rows[: sum(map(len, calls["target"]))]
+    return [rows]
+
+
+def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:
+    """Return each branch's rows by view; None if its calls do not divide into views.
+
+    With gradient accumulation, a step calls the parts batch by batch. The first ``views`` calls of
+    each batch are its views.
+
+    >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
+    >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
+    >>> [[view.flatten().tolist() for view in rows] for rows in by_view(calls, 2).values()]
+    [[[0.0, 3.0], [1.0, 4.0]], [[0.0, 3.0], [1.0, 4.0]]]
+    """
+    batches, rest = divmod(len(calls["target"]), views)
+    if rest or not batches:
+        return None
+    # All views of a batch must have the same images.
+    lengths = [len(call) for call in calls["target"]]
+    for start in range(0, len(lengths), views):
+        if len(set(lengths[start : start + views])) > 1:
+            return None
+    ordered = {}
+    for name, outputs in calls.items():
+        size, rest = divmod(len(outputs), batches)
+        if rest or size < views:
+            return None
+        ordered[name] = [torch.cat(outputs[view::size]) for view in range(views)]
+    return ordered
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """Return the first tensor in an output, which may be a tensor, a sequence or a mapping.
+
+    >>> first_tensor({"loss": None, "tokens": (torch.ones(2), torch.zeros(3))})
+    tensor([1., 1.])
+    """
+    if isinstance(output, Tensor):
+        return output
+    values: Any = ()
+    if isinstance(output, Mapping):
+        values = output.values()
+    elif isinstance(output, (tuple, list)):
+        values = output
+    for value in values:
+        tensor = first_tensor(value)
+        if tensor is not None:
+            return tensor
+    return None
+
+
+def has_rows(output: Any) -> bool:
+    """Return whether :func:`rows` accepts an output."""
+    x = first_tensor(output)
+    return x is not None and 2 <= x.ndim <= 4 and x.is_floating_point()
+
+
+def rows(output: Any, name: str, tokens: str = "mean") -> Tensor:
+    """Return the first tensor of an output as rows ``(N, k)``, without its graph.
+
+    An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``, because
+    its tokens differ mostly by position and would count as several images. With ``tokens="rows"``
+    each token is a row. Error messages contain ``name``.
+
+    >>> images = torch.arange(12.0).reshape(2, 3, 2)
+    >>> rows(images, "head").tolist(), rows(images, "head", "rows").shape
+    ([[2.0, 3.0], [8.0, 9.0]], torch.Size([6, 2]))
+    """
+    x = first_tensor(output)
+    if x is None or not has_rows(x):
+        received = type(output).__name__
+        if x is not None:
+            received = f"{x.dtype} of shape {tuple(x.shape)}"
+        raise UserError(
+            f"{name} returned {received}; expected rows (N, k), tokens (N, T, k) or maps "
+            "(N, k, H, W) of floating-point numbers. Name another part."
+        )
+    x = x.detach()
+    if x.ndim == 4:
+        x = x.flatten(2).mT
+    if x.ndim == 2:
+        return x
+    if tokens == "rows":
+        return x.flatten(0, 1)
+    return x.mean(1, dtype=torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,73 @@
+"""Two processes whose steps have unequal rows: the same steps are recorded as by one process."""
+
+import pytest
+import torch
+from conftest import features
+from torch import nn
+
+from rdm_solo.observe.branches import MissingBranch, Observer
+from rdm_solo.observe.outputs import Outputs
+from rdm_solo.observe.recorder import Limits, Recorder
+
+STEPS, ROWS, K = 8, 24, 10
+
+
+class GivenOutputs(Observer):
+    """An observer whose outputs are set by the test; None stands for a step without a target."""
+
+    given: Outputs | None = None
+
+    def pop_outputs(self, views=None, step_output=None) -> Outputs:
+        self.recording = False
+        if self.given is None:
+            raise MissingBranch("no target")
+        return self.given
+
+
+def record_epoch(rank: int, size: int, softmax: bool, unknown: tuple[int, ...], steps: float):
+    """Return the scalars of an epoch and its recorded steps.
+
+    Of two processes, the first has 20 rows of each batch and the second 4. With a softmax, logits
+    come from the hidden rows. In ``unknown`` steps the last process has no outputs.
+    """
+    torch.manual_seed(0)
+    module = nn.Linear(6, K, bias=False)
+    observer = GivenOutputs(module)
+    observer.normalize = not softmax
+    observer.last_layer = module if softmax else None
+    recorder = Recorder(observer, Limits(max_rows=100, max_dim=64, sample=16))
+    recorder.was_measured = True  # a step without a target is left out from the first one on
+    local_rows = slice(ROWS)
+    if size == 2:
+        local_rows = slice(20) if rank == 0 else slice(20, ROWS)
+    recorded = []
+    for step in range(STEPS):
+        if not recorder.before_step(step, steps):
+            continue
+        hidden = features("1/i", ROWS, 6, seed=step)
+        logits = hidden @ module.weight.detach().T
+        z = logits[local_rows]
+        observer.given = Outputs(z, z.roll(1, 1), z.flip(1), z)
+        if softmax:
+            z = z.softmax(1)
+            observer.given = Outputs(z, z.roll(1, 1), z.flip(1), z, hidden[local_rows])
+        if step in unknown and rank == size - 1:
+            observer.given = None
+        recorded_before = recorder._steps
+        recorder.after_step()
+        if recorder._steps > recorded_before:
+            recorded.append(step)
+    return recorder.end_epoch(1).scalars, recorded
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("steps", [STEPS, float("inf")])
+@pytest.mark.parametrize("unknown", [(), (0, 1, 4), tuple(range(STEPS))])
+def test_unequal_processes_record_what_one_does(worlds, softmax, steps, unknown):
+    expected, expected_steps = record_epoch(0, 1, softmax, unknown, steps)
+    if not unknown:
+        assert expected_steps == ([0, 2, 4, 6] if steps == STEPS else [0, 1, 2, 3, 4])
+    assert bool(expected) is (len(unknown) < STEPS)
+    for scalars, recorded in worlds(2).run(record_epoch, softmax, unknown, steps):
+        assert recorded == expected_steps
+        assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
