@@ -16,7 +16,7 @@ from rdm_solo.ground.lightning import pl
 
 
 class Fault(NamedTuple):
-    """A value that is not finite and its step in the epoch (infinity if unknown)."""
+    """A value that is not finite and its step in the epoch (infinity if unknown), which sorts."""
 
     step: float
     description: str
@@ -26,9 +26,13 @@ class Diverged(UserError, FloatingPointError):
     """Training diverged; the message has the step, the likeliest cause and what to try."""
 
     def __init__(self, epoch: int, fault: Fault, advise: Callable[[int, int | None], str]) -> None:
-        self.epoch, self.description = epoch, fault.description
-        self.step = None if math.isinf(fault.step) else int(fault.step)
-        where = f"epoch {epoch}" if self.step is None else f"epoch {epoch}, step {self.step}"
+        self.epoch = epoch
+        self.description = fault.description
+        self.step: int | None = None
+        where = f"epoch {epoch}"
+        if math.isfinite(fault.step):
+            self.step = int(fault.step)
+            where = f"epoch {epoch}, step {self.step}"
         advice = advise(epoch, self.step)
         super().__init__(f"training diverged in {where}: {self.description}. {advice}")
 
@@ -54,16 +58,20 @@ class DivergenceGuard(pl.Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        step = batch_idx + 1
         if isinstance(outputs.get("loss"), Tensor):
-            self._losses[batch_idx + 1] = outputs["loss"]
-        if (batch_idx + 1) % self.EVERY == 0:
+            self._losses[step] = outputs["loss"]
+        if step % self.EVERY == 0:
             self._raise_together(trainer, self._loss_fault())
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         for module in pl_module.modules():
             if isinstance(module, SpectralFilter):  # its error is more specific than the loss
                 module.report()
-        fault = self._loss_fault() or _weight_fault(pl_module)
+        fault = self._loss_fault()
+        names = nonfinite_names(pl_module.state_dict())
+        if fault is None and names:
+            fault = Fault(math.inf, f"the weight {names[0]} holds NaN or infinity")
         self._raise_together(trainer, fault)
 
     @contextlib.contextmanager
@@ -81,19 +89,20 @@ class DivergenceGuard(pl.Callback):
 
     def _loss_fault(self) -> Fault | None:
         """Return the first unchecked loss that is not finite."""
-        steps, losses = list(self._losses), list(self._losses.values())
-        self._losses.clear()
-        finite = torch.stack([loss.isfinite().all() for loss in losses]).tolist() if losses else []
-        step = next((step for step, is_finite in zip(steps, finite) if not is_finite), None)
-        return None if step is None else Fault(step, "the loss is NaN or infinite")
+        losses = self._losses
+        self._losses = {}
+        if not losses:
+            return None
+        # Stacking first makes one synchronisation of all comparisons.
+        finite = torch.stack([loss.isfinite().all() for loss in losses.values()]).tolist()
+        for step, is_finite in zip(losses, finite):
+            if not is_finite:
+                return Fault(step, "the loss is NaN or infinite")
+        return None
 
     def _raise_together(self, trainer: Any, fault: Fault | None) -> None:
         """Raise the earliest fault of any process, on all processes."""
-        if faults := [fault for fault in gather_objects(fault) if fault is not None]:
-            earliest = min(faults, key=lambda fault: fault.step)
+        faults = [fault for fault in gather_objects(fault) if fault is not None]
+        if faults:
+            earliest = min(faults)
             raise Diverged(trainer.current_epoch + 1, earliest, self.advise)
-
-
-def _weight_fault(pl_module: Any) -> Fault | None:
-    names = nonfinite_names(pl_module.state_dict())
-    return Fault(math.inf, f"the weight {names[0]} holds NaN or infinity") if names else None

@@ -40,11 +40,13 @@ class EpochTable(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
             self.rows = metrics_file.truncate(self.folder, trainer.current_epoch)
-        if is_untrained(trainer):
-            self._add_row(trainer, 0)
-            if trainer.is_global_zero and len(self.rows[0]) > 1:
-                for logger in trainer.loggers:  # RunLogger.log_metrics adds 1 to epoch
-                    logger.log_metrics({**self.rows[0], "epoch": -1}, step=0)
+        if not is_untrained(trainer):
+            return
+        self._add_row(trainer, 0)
+        if trainer.is_global_zero and len(self.rows[0]) > 1:
+            untrained = {**self.rows[0], "epoch": -1}  # RunLogger.log_metrics adds 1 to epoch
+            for logger in trainer.loggers:
+                logger.log_metrics(untrained, step=0)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for name in COLUMNS:  # callback_metrics keeps values of earlier epochs
@@ -74,7 +76,8 @@ class Progress(pl.callbacks.ProgressBar):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         is_visible = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
-        steps = trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch)
+        remaining_epochs = trainer.max_epochs - trainer.current_epoch
+        steps = trainer.num_training_batches * remaining_epochs
         self.bar = tqdm(
             total=steps if math.isfinite(steps) else None,
             bar_format=BAR,
@@ -99,7 +102,8 @@ class Progress(pl.callbacks.ProgressBar):
         self.bar.update()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._log(trainer, trainer.current_epoch + 1, time.monotonic() - self.epoch_start)
+        seconds = time.monotonic() - self.epoch_start
+        self._log(trainer, trainer.current_epoch + 1, seconds)
 
     def _log(self, trainer: Any, epoch: int, seconds: float = math.nan) -> None:
         scalars = epoch_row(trainer, epoch).scalars
@@ -121,14 +125,23 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
     'epoch 3/30: loss -0.800, erank 4.1 < 6.2, acc 91.0, 1.4 s'
     """
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
-    words = [f"loss {finite['train/loss']:.3f}"] if "train/loss" in finite else []
-    if {"erank/online", "erank/target"} <= finite.keys():
-        online, target = round(finite["erank/online"], 1), round(finite["erank/target"], 1)
-        sign = "<" if online < target else ">" if online > target else "="
+    words = []
+    if "train/loss" in finite:
+        words.append(f"loss {finite['train/loss']:.3f}")
+    if "erank/online" in finite and "erank/target" in finite:
+        online = round(finite["erank/online"], 1)
+        target = round(finite["erank/target"], 1)
+        sign = "="
+        if online != target:
+            sign = "<" if online < target else ">"
         words.append(f"erank {online:.1f} {sign} {target:.1f}")
-    words += [f"{word} {finite[name]:.1f}" for name, word in ACCURACIES.items() if name in finite]
-    words += [f"{seconds:.1f} s"] if epoch else []
-    return f"{f'epoch {epoch}/{epochs}' if epoch else 'before training'}: {', '.join(words)}"
+    for name, word in ACCURACIES.items():
+        if name in finite:
+            words.append(f"{word} {finite[name]:.1f}")
+    if epoch == 0:
+        return f"before training: {', '.join(words)}"
+    words.append(f"{seconds:.1f} s")
+    return f"epoch {epoch}/{epochs}: {', '.join(words)}"
 
 
 class SkippedImages(pl.Callback):
@@ -142,10 +155,14 @@ class SkippedImages(pl.Callback):
         epoch = trainer.current_epoch + 1
         new: dict[str, str] = {}
         for reasons in gather_objects(trainer.datamodule.skipped()):
-            new |= {path: reason for path, reason in reasons.items() if path not in self.lines}
+            for path, reason in reasons.items():
+                if path not in self.lines:
+                    new[path] = reason
+        if not new:
+            return
         for path in sorted(new):
             self.lines[path] = f"epoch {epoch}: {printable(path)} {new[path]}\n"
-        if new and trainer.is_global_zero:
+        if trainer.is_global_zero:
             from rdm_solo.data.file_loader import skipped_images  # needed only for files
 
             log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")

@@ -28,9 +28,10 @@ class Measurement(pl.Callback):
     ) -> None:
         """Log scalars to the Trainer's loggers, and keep them for later callbacks."""
         # Lightning logs float32, and metrics.csv has the same numbers as the loggers.
-        logged = {name: torch.as_tensor(x, dtype=torch.float32) for name, x in scalars.items()}
-        pl_module.log_dict(logged, prog_bar=prog_bar, sync_dist=True)
-        self.scalars = {name: float(x) for name, x in logged.items()}
+        for name, value in scalars.items():
+            logged = torch.as_tensor(value, dtype=torch.float32)
+            pl_module.log(name, logged, prog_bar=prog_bar, sync_dist=True)
+            self.scalars[name] = float(logged)
 
 
 def epoch_row(trainer: Any, epoch: int) -> EpochRow:
@@ -39,7 +40,8 @@ def epoch_row(trainer: Any, epoch: int) -> EpochRow:
     ``epoch`` is counted from 1; 0 is the untrained network. Call it on all processes, because
     Lightning reduces logged values such as the loss over processes when they are read.
     """
-    row = EpochRow(epoch, {name: float(x) for name, x in trainer.callback_metrics.items()})
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    row = EpochRow(epoch, logged)
     for callback in trainer.callbacks:
         if isinstance(callback, Measurement):
             row.scalars |= callback.scalars

@@ -24,10 +24,12 @@ class Pictures(pl.Callback):
     """
 
     def __init__(self, folder: Path, every_n_epochs: int = 10, title: str = "") -> None:
-        self.folder, self.every_n_epochs, self.title = folder, every_n_epochs, title
+        self.folder = folder
+        self.every_n_epochs = every_n_epochs
+        self.title = title
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if not (self.every_n_epochs and trainer.loggers and trainer.is_global_zero):
+        if not self.every_n_epochs or not trainer.is_global_zero:
             return
         if trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
             with _warn_on_failure():
@@ -39,11 +41,14 @@ class Pictures(pl.Callback):
         from rdm_solo.loggers.run_logger import RunLogger
         from rdm_solo.plots.style import pixels
 
-        epochs, epoch = spectra_files.read_epochs(self.folder)[0], trainer.current_epoch + 1
+        epoch = trainer.current_epoch + 1
+        epochs, _ = spectra_files.read_epochs(self.folder)
         loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]
         if epoch not in epochs or not loggers:  # not measured
             return
-        title = f"{self.title}, epoch {epoch}" if self.title else f"epoch {epoch}"
+        title = f"epoch {epoch}"
+        if self.title:
+            title = f"{self.title}, {title}"
         image = pixels(plots.epoch_picture(epochs[epoch], title))
         step = trainer.global_step - 1  # the step of the epoch's scalars
         for logger in loggers:
@@ -55,10 +60,11 @@ class RankFigure(pl.Callback):
     """Draw ``figures/erank.png`` from ``metrics.csv`` when training ends."""
 
     def __init__(self, folder: Path, title: str = "") -> None:
-        self.folder, self.title = folder, title
+        self.folder = folder
+        self.title = title
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if not (trainer.is_global_zero and (self.folder / METRICS).exists()):
+        if not trainer.is_global_zero or not (self.folder / METRICS).exists():
             return
         with _warn_on_failure():
             metrics = read_metrics(self.folder)

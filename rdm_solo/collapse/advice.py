@@ -19,8 +19,9 @@ LOG = (
 def config_warnings(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
     """Return a warning for each option that is likely to fail."""
     chosen = ChosenFilter.from_config(cfg)
+    k = cfg.method.kwargs.proj_output_dim
     warnings = []
-    if chosen.spectral and filter_batch < 2 * (k := cfg.method.kwargs.proj_output_dim):
+    if chosen.spectral and filter_batch < 2 * k:
         warnings.append(
             f"A batch of {filter_batch} rows, over all processes, is less than twice the {k} "
             "output dimensions: some directions are nearly empty and the filter curve may not be "
@@ -30,8 +31,9 @@ def config_warnings(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
         warnings.append(f"{_weak(chosen)} Here crops go down to {smallest_crop:g} of the area.")
     if chosen.function == "log" and not chosen.on_target:
         warnings.append(LOG)
-    short = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
-    if chosen.linear and (short or (cfg.optimizer.lr > 0.5 and cfg.optimizer.name == "sgd")):
+    has_short_warmup = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
+    has_high_rate = cfg.optimizer.name == "sgd" and cfg.optimizer.lr > 0.5
+    if chosen.linear and (has_short_warmup or has_high_rate):
         warnings.append(
             "Linear predictors collapse easily, above all with a high learning rate or a short "
             f"warm-up. {_rate(cfg)} Halve the rate and double the warm-up, or use "
@@ -44,18 +46,23 @@ def advice(kind: str, cfg: DictConfig, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
     remedy = RULE[kind].remedy or "Try a lower learning rate and a longer warm-up first."
     default = f"{remedy} {_rate(cfg)}"
-    return default if kind == DESTROYED else next(_causes(kind, cfg, epoch), default)
+    if kind == DESTROYED:
+        return default
+    return next(_causes(kind, cfg, epoch), default)
 
 
 def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
     """Return the likeliest cause of NaN or infinity, and what to try; ``lr`` is scaled."""
-    text = (
-        "No weight had changed yet, so the learning rate is not the cause: look at the images and "
-        "their views."
-        if (epoch, step) == (1, 1)
-        else f"The learning rate is the likeliest cause: try a tenth of it, or a longer warm-up. "
-        f"{_rate(cfg)} Scaled by the batch size, the rate is {lr:.3g}."
-    )
+    if (epoch, step) == (1, 1):
+        text = (
+            "No weight had changed yet, so the learning rate is not the cause: look at the images "
+            "and their views."
+        )
+    else:
+        text = (
+            "The learning rate is the likeliest cause: try a tenth of it, or a longer warm-up. "
+            f"{_rate(cfg)} Scaled by the batch size, the rate is {lr:.3g}."
+        )
     if cfg.trainer.precision == "16-mixed":
         text += " float16 also overflows above 65504: trainer.precision=bf16-mixed does not."
     if ChosenFilter.from_config(cfg).spectral:
@@ -65,20 +72,25 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
 
 def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
     """Yield causes that follow from the config, most likely first."""
-    method, name, chosen = METHODS[cfg.method.name], cfg.method.name, ChosenFilter.from_config(cfg)
-    p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
+    method = METHODS[cfg.method.name]
+    chosen = ChosenFilter.from_config(cfg)
+    p = None
+    if chosen.p is not None:
+        p = as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
     direction = chosen.direction(p)
-    if chosen.reverses(p):
+    if p is not None and chosen.reverses(p):
         yield (
-            f"With p={p:g}, below -1, sigma^{1 + (p or 0):g} falls as sigma grows: the weakest "
+            f"With p={p:g}, below -1, sigma^{1 + p:g} falls as sigma grows: the weakest "
             "directions become the strongest. Exponents between -1 and 0 on the target keep the "
             "order; p=-0.5 is a good start."
         )
     if kind == WRONG_WAY and chosen.function == "log" and not chosen.on_target:
         yield LOG
     if direction == -1 or (kind == WRONG_WAY and direction == 0 and not chosen.symmetric):
-        points = "points" if direction else "may point"
-        required_slope = "fall on the target (p < 0)" if chosen.on_target else "rise online (p > 0)"
+        points = "points" if direction == -1 else "may point"
+        required_slope = "rise online (p > 0)"
+        if chosen.on_target:
+            required_slope = "fall on the target (p < 0)"
         yield (
             f"The filter {points} the wrong way: as sigma grows, it must {required_slope}. "
             "`rdm-solo preview` draws it; filter=target_pow p=-0.5 is a good start."
@@ -86,10 +98,10 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
     if method.collapse_advice:
         yield method.collapse_advice
     if method.symmetric or chosen.symmetric:
+        option = f"method={method.name}" if method.symmetric else f"filter={chosen.label}"
         yield (
-            f"{f'method={name}' if method.symmetric else f'filter={chosen.label}'} has this effect "
-            "by design, because nothing raises the target's rank. Use method=simsiam "
-            "filter=target_pow p=-0.5 instead."
+            f"{option} has this effect by design, because nothing raises the target's rank. Use "
+            "method=simsiam filter=target_pow p=-0.5 instead."
         )
     if chosen.branch == "online" and kind != WRONG_WAY:
         yield f"{_weak(chosen)} {_rate(cfg)}"

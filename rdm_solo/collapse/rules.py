@@ -62,12 +62,15 @@ class MeasuredEpoch:
             return float(row.get(name, math.nan))
 
         online, gap = value("erank/online"), value("erank/gap")
+        log_gap = math.nan
+        if online > 0 and online + gap > 0:
+            log_gap = math.log1p(gap / online)
         return cls(
             epoch,
             spread=value("feature/spread"),
             erank=value("erank/centred"),
             dimensions=dimensions,
-            gap=math.log1p(gap / online) if online > 0 and online + gap > 0 else math.nan,
+            gap=log_gap,
             loss_share=value("train/loss_share"),
             knn=value("val/knn_acc1"),
             online=value("val/acc1"),
@@ -135,7 +138,7 @@ class Rule:
         """Return the warning. ``option(name, value)`` formats an option as a user sets it."""
         text = self.warning.format(
             now=epochs[-1],
-            value=_rounded_down(self.value(epochs, bounds)),
+            value=f"{self.value(epochs, bounds):.4g}",
             bounds=bounds,
             bound=self.bound(epochs[-1], bounds),
             accuracy=accuracy_in_words(epochs),
@@ -147,35 +150,33 @@ class Rule:
 
     def holds(self, epochs: Epochs, bounds: Bounds) -> bool:
         """Return whether the last measured values are below the bound."""
-        needed = self.in_a_row(epochs[-1], bounds) if epochs else 0
-        first = 1 if self.in_warm_up else bounds.warmup + 1
-        count = 0
+        if not epochs:
+            return False
+        needed = self.in_a_row(epochs[-1], bounds)
+        first_epoch = 1 if self.in_warm_up else bounds.warmup + 1
+        low_values = 0
         for end in range(len(epochs), 0, -1):
-            if count == needed or epochs[end - 1].epoch < first:
+            if low_values == needed or epochs[end - 1].epoch < first_epoch:
                 break
-            value, bound = self.value(epochs[:end], bounds), self.bound(epochs[end - 1], bounds)
+            value = self.value(epochs[:end], bounds)
+            bound = self.bound(epochs[end - 1], bounds)
             if bound is None or value >= bound:
                 return False
-            count += not math.isnan(value)
-        return 0 < needed == count
-
-
-def _rounded_down(value: float) -> str:
-    """Round down to three digits, so that a value below its bound is not shown as the bound.
-
-    >>> _rounded_down(2.19996), _rounded_down(0.09998)
-    ('2.19', '0.0999')
-    """
-    text = f"{value:.3g}"
-    step = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 0
-    return text if float(text) <= value else f"{value - step / 2:.3g}"
+            if not math.isnan(value):  # epochs without a value are skipped
+                low_values += 1
+        return 0 < needed == low_values
 
 
 def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
     """Return the name of the last epoch's accuracy, its value and its best value so far."""
-    name = "online" if math.isnan(epochs[-1].knn) else "knn"
-    values = [getattr(epoch, name) for epoch in epochs]
-    return name, values[-1], max(filter(math.isfinite, values), default=math.nan)
+    if math.isnan(epochs[-1].knn):
+        name = "the online classifier"
+        values = [epoch.online for epoch in epochs]
+    else:
+        name = "kNN"
+        values = [epoch.knn for epoch in epochs]
+    best = max(filter(math.isfinite, values), default=math.nan)
+    return name, values[-1], best
 
 
 def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
@@ -188,9 +189,9 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
     0.25
     """
     now = epochs[-1]
-    if math.isnan(now.knn) and math.isnan(now.online):
-        return math.nan
     _, accuracy, best = _latest_accuracy(epochs)
+    if math.isnan(accuracy):
+        return math.nan
     if now.chance and now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
         return 0.0
     gain = best - now.chance
@@ -202,9 +203,10 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
 def accuracy_in_words(epochs: Epochs) -> str:
     """Describe the last epoch's accuracy, the best accuracy and the chance level in words."""
     name, accuracy, best = _latest_accuracy(epochs)
-    classifier = "kNN" if name == "knn" else "the online classifier"
-    chance = f", chance is {epochs[-1].chance:.3g} %" if epochs[-1].chance else ""
-    return f"the accuracy of {classifier} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
+    chance = ""
+    if epochs[-1].chance:
+        chance = f", chance is {epochs[-1].chance:.3g} %"
+    return f"the accuracy of {name} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
 
 
 def gained_knn(epochs: Epochs, bounds: Bounds) -> float:
@@ -214,7 +216,9 @@ def gained_knn(epochs: Epochs, bounds: Bounds) -> float:
     >>> gained_knn(epochs, Bounds())
     -6
     """
-    return epochs[-1].knn - (epochs[0].knn if epochs[0].epoch == 0 else math.nan)
+    if epochs[0].epoch != 0:  # the untrained network was not measured
+        return math.nan
+    return epochs[-1].knn - epochs[0].knn
 
 
 RULES = (
@@ -325,5 +329,6 @@ def kinds_of_collapse(epochs: Epochs, bounds: Bounds) -> list[str]:
     ['complete collapse']
     """
     kinds = [rule.kind for rule in RULES if rule.holds(epochs, bounds)]
-    implied = (DIMENSIONAL, STUCK) if COMPLETE in kinds else ()  # by a complete collapse
-    return [kind for kind in kinds if kind not in implied]
+    if COMPLETE in kinds:  # it implies two others
+        kinds = [kind for kind in kinds if kind not in (DIMENSIONAL, STUCK)]
+    return kinds

@@ -103,7 +103,8 @@ class Observer:
         """Register the hooks."""
 
     def _hook(self, register: Callable[..., Any], part: Any, record: Any) -> None:
-        self._removers.append(register(Hook(part, record), with_kwargs=True).remove)
+        handle = register(Hook(part, record), with_kwargs=True)
+        self._removers.append(handle.remove)
 
     def _hook_outputs(self, part: Any, name: str) -> None:
         """Record a part's outputs in training mode."""
@@ -144,19 +145,23 @@ class Observer:
 
     def _is_recorded(self, part: nn.Module) -> bool:
         """Return whether to record a call of this part."""
-        # Gradient checkpointing repeats forward passes in backward.
-        in_backward = torch._C._current_graph_task_id() != -1
-        return self.recording and self._in_training(part) and not in_backward
+        if not self.recording or not self._in_training(part):
+            return False
+        # Gradient checkpointing repeats forward passes in backward, which has a graph task.
+        return torch._C._current_graph_task_id() == -1
 
     def _in_training(self, part: nn.Module) -> bool:
         return part.training
 
     def _record(self, name: str, output: Any) -> None:
         """Store a copy, since an in-place module such as nn.ReLU(inplace=True) may overwrite it."""
-        if name == "features" and not has_rows(output):
-            return  # the backbone is found by name and may return anything
-        tokens = "mean" if name == "features" else self.tokens
-        self._recorded[name].append(rows(output, name, tokens).clone())
+        tokens = self.tokens
+        if name == "features":
+            if not has_rows(output):
+                return  # the backbone is found by name and may return anything
+            tokens = "mean"
+        output_rows = rows(output, name, tokens)
+        self._recorded[name].append(output_rows.clone())
 
 
 class Hook:
@@ -166,13 +171,15 @@ class Hook:
     """
 
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
-        self.watched, self.record = watched, record
+        self.watched = watched
+        self.record = record
 
     # torch 2.15 fails to trace it, because it appends to a list.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, *call: Any) -> None:
-        if self.record and (module is self.watched or getattr(module, "_is_replica", False)):
+        is_replica = getattr(module, "_is_replica", False)  # set by torch's replicate()
+        if self.record is not None and (module is self.watched or is_replica):
             self.record(*call)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Hook, (None, None)
+        return Hook, (None, None)  # a copy or a saved module has a hook that does nothing

@@ -37,10 +37,13 @@ def combine(calls: Calls, views: int | None, aliases: Mapping[str, str]) -> Outp
     rows are used.
     """
     branches = {name: outputs for name, outputs in calls.items() if name != "features"}
-    ordered = None
+    target_views: list[Tensor] = []
     if views and "target" in branches:
         ordered = by_view(branches, views)
-    joined = {name: torch.cat(outputs) for name, outputs in (ordered or branches).items()}
+        if ordered is not None:
+            branches = ordered
+            target_views = ordered["target"]
+    joined = {name: torch.cat(outputs) for name, outputs in branches.items()}
     for name, alias in aliases.items():
         if name not in joined and alias in joined:
             joined[name] = joined[alias]
@@ -58,32 +61,13 @@ def combine(calls: Calls, views: int | None, aliases: Mapping[str, str]) -> Outp
     if projection.shape[1] != target.shape[1] or len(projection) < n:
         projection = target  # a token predictor may have inputs of another shape
     positive = None
-    if ordered is not None and len(ordered["target"]) > 1:
-        target_views = ordered["target"]
+    if len(target_views) > 1:
         positive = torch.cat([*target_views[1:], target_views[0]])[:n]
-
-    # Outputs that share a tensor still share it, so that its moments are computed once.
-    first_target = _first(target, n)
-    first_online = first_target if online is target else _first(online, n)
-    if projection is target:
-        first_projection = first_target
-    elif projection is online:
-        first_projection = first_online
-    else:
-        first_projection = _first(projection, n)
-    return Outputs(
-        online=first_online,
-        target=first_target,
-        positive=positive,
-        projection=first_projection,
-        hidden=joined.get("hidden"),
-        features=features_by_view(calls, views),
-    )
-
-
-def _first(x: Tensor, n: int) -> Tensor:
-    """Return the first ``n`` rows, and ``x`` itself if it has no others."""
-    return x if len(x) == n else x[:n]
+    # Usually nothing is cut, and outputs that share a tensor have their moments computed once.
+    if max(len(online), len(target), len(projection)) > n:
+        online, target, projection = online[:n], target[:n], projection[:n]
+    features = features_by_view(calls, views)
+    return Outputs(online, target, positive, projection, joined.get("hidden"), features)
 
 
 def features_by_view(calls: Calls, views: int | None) -> Sequence[Tensor] | None:
@@ -91,17 +75,19 @@ def features_by_view(calls: Calls, views: int | None) -> Sequence[Tensor] | None
     features = calls.get("features")
     if features is None:
         return None
-    if views:
-        target = calls.get("target", features[:views])
-        ordered = by_view({"target": target, "features": features}, views)
-        by_views = features[:views] if ordered is None else ordered["features"]
-        if len({len(x) for x in by_views}) == 1:
-            return by_views
+    if not views:
+        rows = torch.cat(features)
+        if "target" in calls:  # small crops follow the large ones
+            rows = rows[: sum(map(len, calls["target"]))]
+        return [rows]
+    by_views = features[:views]
+    if "target" in calls:
+        ordered = by_view({"target": calls["target"], "features": features}, views)
+        if ordered is not None:
+            by_views = ordered["features"]
+    if len({len(x) for x in by_views}) > 1:
         return [torch.cat(by_views)]
-    rows = torch.cat(features)
-    if "target" in calls:  # small crops follow the large ones
-        rows = rows[: sum(map(len, calls["target"]))]
-    return [rows]
+    return by_views
 
 
 def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:

@@ -57,8 +57,9 @@ class _DeepCluster(_SoftmaxObserver):
         indices = (clusters >= 0).nonzero()[:, 0]
         for name in ("online", "hidden"):
             self._recorded[name] = [outputs[indices] for outputs in self._recorded[name]]
-        target = nn.functional.one_hot(clusters[indices], self.last_layer.out_features).float()
-        self._recorded["target"] = [target] * len(self._recorded["online"])
+        target = nn.functional.one_hot(clusters[indices], self.last_layer.out_features)
+        views = len(self._recorded["online"])
+        self._recorded["target"] = [target.float()] * views
 
 
 class _Dino(_SoftmaxObserver):

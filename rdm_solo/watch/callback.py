@@ -21,7 +21,9 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
-        self.path, self.stop, self.options = folder, stop, options
+        self.path = folder
+        self.stop = stop
+        self.options = options
         self.watch: _LightningWatch | None = None
         self._validated = False
 
@@ -44,7 +46,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             self.watch.steps_per_epoch = self.options.get("steps_per_epoch")
 
     def _make_watch(self, trainer: Any, pl_module: Any) -> "_LightningWatch":
-        options = {"views": getattr(pl_module, "num_large_crops", None), **self.options}
+        options = dict(self.options)
+        options.setdefault("views", getattr(pl_module, "num_large_crops", None))
         if trainer.max_epochs and trainer.max_epochs > 0:
             options.setdefault("epochs", trainer.max_epochs)
         if trainer.current_epoch:  # resumed from a checkpoint
@@ -106,4 +109,6 @@ class _LightningWatch(Watch):
     """A watch that also supports outputs from training_step and solo-learn's softmax methods."""
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
-        return super()._observer(online, target) if online or target else observer(self.module)
+        if online is not None or target is not None:
+            return super()._observer(online, target)
+        return observer(self.module)

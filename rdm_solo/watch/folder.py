@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import platform
 import sys
 import time
@@ -31,13 +32,14 @@ class WatchFolder:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> None:
-        self.folder, self.started = folder, time.monotonic()
+        self.folder = folder
+        self.started = time.monotonic()
         self.rows: list[dict[str, Any]] = []
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
         self.closed = False
         self._lock = contextlib.ExitStack()
-        message = None
+        message: str | None = None
         if rank() == 0:
             try:
                 self._open(config, resume)
@@ -45,17 +47,23 @@ class WatchFolder:
                 self._lock.close()
                 # Replace the option of the train command by the argument of Watch.
                 message = str(error).replace("hydra.run.dir", "folder")
-        if message := broadcast_object(message):  # raise on all processes, or the others would hang
+        message = broadcast_object(message)
+        if message is not None:  # raise on all processes, or the others would hang
             raise UserError(message)
-        self.last_epoch = broadcast_object(self.rows[-1]["epoch"] if self.rows else 0)
+        self.rows = broadcast_object(self.rows)
         self.warnings = broadcast_object(self.warnings)  # a loop on any process may stop on them
 
+    @property
+    def last_epoch(self) -> int:
+        return int(self.rows[-1]["epoch"]) if self.rows else 0
+
     def _open(self, config: Mapping[str, Any], resume: bool | int) -> None:
-        folder, path = self.folder, self.folder / CONFIG
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self.folder
+        config_path = folder / CONFIG
+        with writing(config_path):
+            config_path.parent.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(ownership.owned(folder))
-        if path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
+        if config_path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
         if not resume and (folder / METRICS).exists():
             raise UserError(
@@ -67,17 +75,19 @@ class WatchFolder:
             self.warnings = [entry for entry in warnings if entry["epoch"] <= last]
         ownership.write_owner(folder)
         (folder / FAILED).unlink(missing_ok=True)
-        write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        write_atomically(config_path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
         self.rows = metrics_file.truncate(folder, last)
-        spectra_files.truncate(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
+        spectra_files.truncate(folder, self.last_epoch)
 
     def measured_epochs(self) -> list[MeasuredEpoch]:
         """Return a resumed run's epochs as input of the collapse rules."""
-        arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         epochs = []
-        for row in self.rows:
-            k = int(arrays.get(row["epoch"], {}).get("dimensions", 0))
-            epochs.append(MeasuredEpoch.read(row, row["epoch"], k))
+        if rank() == 0:
+            arrays, _ = spectra_files.read_epochs(self.folder)
+            for row in self.rows:
+                spectra = arrays.get(row["epoch"], {})
+                dimensions = int(spectra.get("dimensions", 0))
+                epochs.append(MeasuredEpoch.read(row, row["epoch"], dimensions))
         return broadcast_object(epochs)
 
     def write(self, row: EpochRow) -> None:
@@ -97,20 +107,27 @@ class WatchFolder:
         """
         if rank() or self.closed or not self.rows:
             return
-        names = dict.fromkeys(name for row in self.rows for name in row)
-        columns = {name: [row.get(name, float("nan")) for row in self.rows] for name in names}
+        columns: dict[str, list[float]] = {}
+        for i, row in enumerate(self.rows):
+            for name, value in row.items():
+                column = columns.setdefault(name, [math.nan] * len(self.rows))
+                column[i] = value
+        device_name = device.type
+        if device.type == "cuda":
+            device_name = torch.cuda.get_device_name(device)
+        versions = {name: metadata.version(name) for name in PACKAGES}
         summary = {
             **metrics_file.last_values(columns),
             "seconds": round(time.monotonic() - self.started, 2),
             "warnings": self.warnings,
             "ended": ended,
             "stopped": self.stopped,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "device": device_name,
             "processes": world_size(),
             "versions": {
                 "python": platform.python_version(),
                 "rdm_solo": __version__,
-                **{name: metadata.version(name) for name in PACKAGES},
+                **versions,
             },
         }
         write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")

@@ -15,7 +15,7 @@ from rdm_solo.collapse.rules import RULE, WRONG_WAY, Bounds
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.ground.errors import UserError, suggest
-from rdm_solo.ground.values import check_choice, check_integer
+from rdm_solo.ground.values import check_choice
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.observe import parts
 from rdm_solo.observe.branches import Observer
@@ -108,11 +108,6 @@ class Watch:
         **limits: int,
     ) -> None:
         check_choice("tokens", tokens, ["mean", "rows"])
-        for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
-            if value is not None:
-                check_integer(option, value, 1)
-        if not isinstance(resume, bool):
-            check_integer("resume", resume, 0, alternative="True or False")
 
         self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
         observer = self._observer(online, target)
@@ -197,7 +192,9 @@ class Watch:
         This includes kinds that are only notes in the log, but not a negative gap.
         """
         kinds = [warning["kind"] for warning in self.alarm.warnings]
-        return [kind for kind in kinds if kind != WRONG_WAY]
+        if WRONG_WAY in kinds:
+            kinds.remove(WRONG_WAY)
+        return kinds
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Record a training step. Call this after forward and backward, with the loss."""
@@ -274,9 +271,12 @@ def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
     >>> _user_scalars({"val_knn_acc1": 91})
     {'val/knn_acc1': 91.0}
     """
-    allowed = ", ".join(USER_SCALARS)
     columns = {name.replace("/", "_", 1): name for name in USER_SCALARS}
-    for name in scalars:
-        if name not in columns and name not in USER_SCALARS:
+    by_column = {}
+    for name, value in scalars.items():
+        column = columns.get(name, name)
+        if column not in USER_SCALARS:
+            allowed = ", ".join(USER_SCALARS)
             raise UserError(f"end_epoch() accepts {allowed}, not {name!r}{suggest(name, columns)}")
-    return {columns.get(name, name): float(value) for name, value in scalars.items()}
+        by_column[column] = float(value)
+    return by_column

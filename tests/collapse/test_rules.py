@@ -99,11 +99,6 @@ class TestRules:
         ranks = [2.153, 2.163, 2.173, 2.156]  # measured; the bound is 2.2
         assert kinds_of_collapse(epochs([0.9] * 2, ranks[:2]), Bounds(warmup=0)) == [DIMENSIONAL]
 
-    def test_a_value_below_its_bound_is_shown_below_it(self):
-        history = epochs([0.9] * 2, [2.1996] * 2)
-        sentence = RULE[DIMENSIONAL].sentence(history, Bounds(), lambda name, value: name)
-        assert "is 2.19 in 32 dimensions, which is below 2.2 " in sentence
-
     @pytest.mark.parametrize(
         ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.1, 2.3), (32, 2.1, 2.3), (2048, 4.9, 5.1)]
     )

@@ -240,7 +240,7 @@ class TestResuming:
         assert third.collapsed == second.collapsed
         assert repr(third.alarm.epochs) == repr(second.alarm.epochs)  # NaN differs from NaN
 
-    @pytest.mark.parametrize("resume", [False, 0, 1.5])
+    @pytest.mark.parametrize("resume", [False, 0])
     def test_a_folder_that_holds_a_run_is_kept(self, tmp_path, resume):
         folder = tmp_path / "run"
         watched(folder)
