@@ -6,14 +6,11 @@ import io
 import pytest
 import torch
 from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step, watched_epoch
-from support.small_methods import batch as solo_batch
-from support.small_methods import foreign, loss_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
-from rdm_solo.observe.parts import observer
 from rdm_solo.watch import Watch
 
 
@@ -204,17 +201,3 @@ def test_fabric_is_unwrapped(tmp_path, expected):
 
     model = Fabric(accelerator="cpu", devices=1).setup(SimSiam())
     assert measured(tmp_path / "run", model) == expected
-
-
-def test_two_observers_of_one_method_leave_it_as_it_was():
-    model = foreign("nnclr")
-    observers = [observer(model), observer(model)]
-    for each in observers:
-        each.record_next_step()
-    loss_of(model, solo_batch(8, channels=3, size=16))
-    first, second = (each.pop_outputs().target for each in observers)
-    assert torch.equal(first, second)
-    for each in reversed(observers):
-        assert "find_nn" in vars(model)
-        each.detach()
-    assert "find_nn" not in vars(model)

@@ -1,0 +1,211 @@
+"""Spectra of modules that Lightning trains."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from support.device_runs import Accelerator
+from support.second_device import DEVICE, without_float64
+from support.small_methods import batch, make
+from support.small_runs import SILENT, all_rows
+from torch import nn
+from torch.utils.data import DataLoader
+
+from rdm_solo.callbacks import Diagnostics, EpochTable
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.lightning import pl
+from rdm_solo.runs import spectra_files
+from rdm_solo.spectra import BranchSpectra, effective_rank
+
+
+class Pairs(pl.LightningModule):
+    """A user's module whose training step returns the named outputs of a batch of pairs."""
+
+    def __init__(self, *names: str, k: int = 6, **extra) -> None:
+        super().__init__()
+        self.net = nn.Linear(12, k)
+        self.names = names
+        self.extra = extra
+        self.returned: list[dict[str, torch.Tensor]] = []
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int):
+        a, b = self.net(batch[0]), self.net(batch[1])
+        target = torch.cat([a, b]).detach() ** 2
+        outputs = {
+            "online": torch.cat([a, b]),
+            "target": target,
+            "positive": torch.cat([b, a]),
+            "projection": target + 1,
+        }
+        outputs = {name: outputs[name] for name in self.names}
+        self.returned.append({name: x.detach().clone() for name, x in outputs.items()})
+        return {"loss": (a - b).square().mean(), **outputs, **self.extra}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def pairs_of_noise() -> list[torch.Tensor]:
+    """Return four batches of ten pairs."""
+    return list(torch.randn(4, 2, 10, 12, generator=torch.Generator().manual_seed(2)).unbind())
+
+
+def train(model, batches: list, callbacks: list, **options) -> None:
+    options = SILENT | {"max_epochs": 1, **options}
+    trainer = pl.Trainer(callbacks=callbacks, **options)
+    trainer.fit(model, DataLoader(batches, batch_size=None))
+
+
+def diagnose(model, folder, epochs: int = 1, place=None, **options) -> Diagnostics:
+    """Return the diagnostics after training on pairs of noise."""
+    diagnostics = Diagnostics(folder, **options)
+    train(model, pairs_of_noise(), [diagnostics], max_epochs=epochs, **(place or {}))
+    return diagnostics
+
+
+@pytest.mark.parametrize(
+    ("names", "normalize"),
+    [((), True), (("positive",), False), (("positive", "projection"), True)],
+)
+def test_returned_outputs_are_measured_and_written(names, normalize, tmp_path):
+    """They count before the outputs of a part of a known name."""
+    model = Pairs("online", "target", *names, normalize=normalize)
+    model.projector = nn.Identity()
+    diagnostics = Diagnostics(tmp_path)
+    train(model, pairs_of_noise(), [diagnostics, EpochTable(tmp_path)])
+    metric = BranchSpectra(6, normalize=normalize, steps=True)
+    for outputs in model.returned:
+        metric.update(**outputs)
+    expected = metric.compute()
+    assert diagnostics.latest.scalars == expected.scalars
+    assert ("erank/positive" in expected.scalars) is bool(names)
+    assert diagnostics.latest.rows == 80
+    arrays, _ = spectra_files.read(tmp_path)
+    assert arrays.keys() == {"epoch", *expected.arrays()}
+    for name, array in expected.arrays().items():
+        np.testing.assert_array_equal(arrays[name][0], array)
+    untrained, row = all_rows(tmp_path)
+    assert (untrained["epoch"], row.pop("epoch")) == (0, 1)
+    assert row == pytest.approx(expected.scalars, rel=1e-6, abs=1e-6)
+
+
+def test_epochs_and_steps_are_thinned_out(tmp_path):
+    """Of 4 steps of 20 rows every second one is within 40; epochs 1, 3 and the last."""
+    diagnostics = diagnose(
+        Pairs("online", "target"), tmp_path, epochs=4, max_rows=40, every_n_epochs=2
+    )
+    arrays, _ = spectra_files.read(tmp_path)
+    assert arrays["epoch"].tolist() == [1, 3, 4]
+    assert arrays["rows"].tolist() == [40, 40, 40]
+    assert diagnostics.latest.rows == 40
+
+
+def test_a_fit_that_failed_leaves_nothing_behind(tmp_path):
+    """A second fit measures no rows, hooks or epochs of the first."""
+    model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
+
+    class Interrupt(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.current_epoch == 1 and batch_idx == 1:
+                raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(model, pairs_of_noise(), [diagnostics, Interrupt()], max_epochs=2)
+    train(model, pairs_of_noise(), [diagnostics])
+    assert diagnostics.latest.rows == 80
+    assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
+
+
+def test_large_outputs_are_sampled_and_the_log_says_so_once(tmp_path, caplog):
+    model = Pairs("online", "target", "positive", k=40)
+    diagnostics = diagnose(model, tmp_path, epochs=2, max_dim=8, sample=16)
+    assert caplog.text.count("k=40 are computed from N=16 sampled rows") == 1
+    assert diagnostics.latest.sampled
+    arrays, _ = spectra_files.read(tmp_path)
+    assert arrays["sampled"].all()
+    assert arrays["rows"].tolist() == [16, 16]
+    assert arrays["lam_online"].shape == (2, 16)
+
+
+def test_a_step_that_returns_neither_branch_is_refused(tmp_path):
+    with pytest.raises(UserError, match="training_step"):
+        diagnose(Pairs("online"), tmp_path)
+    diagnose(Pairs("online"), tmp_path, every_n_epochs=0)
+    assert not (tmp_path / "spectra").exists()
+
+
+def scalars_on_device(folder, has_float64: bool) -> dict[str, float]:
+    """Return what is measured on the second device, which may lack float64."""
+    torch.manual_seed(0)
+    folder.mkdir()
+    strategy = pl.strategies.SingleDeviceStrategy(DEVICE)
+    place = {"accelerator": Accelerator(), "strategy": strategy}
+    with contextlib.nullcontext() if has_float64 else without_float64():
+        return diagnose(Pairs("online", "target"), folder, epochs=2, place=place).latest.scalars
+
+
+@pytest.mark.parametrize("has_float64", [True, False])
+def test_spectra_on_a_device_are_those_on_the_cpu(has_float64, on_second_device, tmp_path):
+    scalars = on_second_device(scalars_on_device, tmp_path / "device", has_float64)
+    torch.manual_seed(0)
+    expected = diagnose(Pairs("online", "target"), tmp_path, epochs=2).latest.scalars
+    assert {"erank/online", "erank/target"} <= expected.keys()
+    assert scalars == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["method=swav", "method.kwargs.proj_output_dim=1"],
+        ["method=swav", "method.kwargs.num_prototypes=1"],
+        ["method=dino", "method.kwargs.proj_output_dim=1"],
+    ],
+)
+def test_one_column_is_measured(options, tmp_path):
+    diagnostics = Diagnostics(tmp_path)
+    train(make(*options), [batch(), batch()], [diagnostics])
+    assert diagnostics.latest.scalars["erank/logits"] == pytest.approx(1)
+
+
+class ChangeLayer(pl.Callback):
+    """Change a layer's weight at the end of an epoch, and keep the layer's inputs."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+        self.inputs: list[torch.Tensor] = []
+        layer.register_forward_pre_hook(lambda layer, args: self.inputs.append(args[0].detach()))
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.inputs.clear()  # from before the first step
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        with torch.no_grad():
+            self.layer.weight_v.add_(torch.randn(self.layer.weight_v.shape))
+
+
+@pytest.mark.parametrize("method", ["swav", "dino"])
+def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tmp_path):
+    model = make(f"method={method}", "method.kwargs.num_prototypes=24")
+    layer = model.prototypes if method == "swav" else model.head.last_layer
+    change, diagnostics = ChangeLayer(layer), Diagnostics(tmp_path)
+    train(model, [batch(), batch()], [change, diagnostics])
+    spectra = diagnostics.latest
+    v = layer.weight_v.detach().double()
+    W = v / v.norm(dim=1, keepdim=True)
+    hidden = torch.cat(change.inputs[:4]).double()  # of two views in two steps
+    assert spectra.rows == len(hidden) == 64
+    assert spectra.dimensions == hidden.shape[1]
+    logits = hidden @ W.T
+    lam = torch.linalg.svdvals(logits).square() / len(logits)
+    b = W.shape[1]
+    # The layer's own float32 weight: measured 2e-7, with a margin of ten.
+    torch.testing.assert_close(spectra.lam_logits, lam[:b], rtol=2e-6, atol=2e-6 * float(lam[0]))
+    assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(lam)), rel=1e-5)
+    assert torch.equal(spectra.arrays()["lam_logits"], spectra.lam_logits)
+    # Collapse is judged by the logits' variance and by the directions of the layer's inputs.
+    centred = torch.cat([step - step.mean(0) for step in hidden.split(32)])
+    spread = float((centred @ W.T).square().sum() / logits.square().sum())
+    assert spectra.scalars["feature/spread"] == pytest.approx(spread, rel=1e-5)
+    centred_rank = float(effective_rank(torch.linalg.svdvals(centred).square()))
+    assert spectra.scalars["erank/centred"] == pytest.approx(centred_rank, rel=1e-9)
