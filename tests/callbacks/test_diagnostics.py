@@ -1,6 +1,7 @@
 """Spectra of modules that Lightning trains."""
 
 import contextlib
+import math
 
 import numpy as np
 import pytest
@@ -51,10 +52,11 @@ def pairs_of_noise() -> list[torch.Tensor]:
     return list(torch.randn(4, 2, 10, 12, generator=torch.Generator().manual_seed(2)).unbind())
 
 
-def train(model, batches: list, callbacks: list, **options) -> None:
+def train(model, batches: list, callbacks: list, **options) -> pl.Trainer:
     options = SILENT | {"max_epochs": 1, **options}
     trainer = pl.Trainer(callbacks=callbacks, **options)
     trainer.fit(model, DataLoader(batches, batch_size=None))
+    return trainer
 
 
 def diagnose(model, folder, epochs: int = 1, place=None, **options) -> Diagnostics:
@@ -189,7 +191,7 @@ def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tm
     model = make(f"method={method}", "method.kwargs.num_prototypes=24")
     layer = model.prototypes if method == "swav" else model.head.last_layer
     change, diagnostics = ChangeLayer(layer), Diagnostics(tmp_path)
-    train(model, [batch(), batch()], [change, diagnostics])
+    trainer = train(model, [batch(), batch()], [change, diagnostics])
     spectra = diagnostics.latest
     v = layer.weight_v.detach().double()
     W = v / v.norm(dim=1, keepdim=True)
@@ -209,3 +211,5 @@ def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tm
     assert spectra.scalars["feature/spread"] == pytest.approx(spread, rel=1e-5)
     centred_rank = float(effective_rank(torch.linalg.svdvals(centred).square()))
     assert spectra.scalars["erank/centred"] == pytest.approx(centred_rank, rel=1e-9)
+    loss_share = float(trainer.callback_metrics["train/loss"]) / math.log(24)
+    assert diagnostics.scalars["train/loss_share"] == pytest.approx(loss_share, rel=1e-6)

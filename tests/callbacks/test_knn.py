@@ -5,52 +5,62 @@ import torch
 
 from rdm_solo.callbacks.knn import Neighbours, unit
 
+CLASSES = 5
 
-def bank(n: int = 240, d: int = 12, classes: int = 5, seed: int = 0):
+
+def make_memory(n: int = 240, d: int = 12, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (n,), generator=rng)
-    return unit(torch.randn(n, d, generator=rng) + 0.7 * torch.eye(d)[labels]), labels
+    labels = torch.randint(CLASSES, (n,), generator=rng)
+    noise = torch.randn(n, d, generator=rng)
+    return unit(noise + 0.7 * torch.eye(d)[labels]), labels
 
 
-def check(neighbours: Neighbours, k: int) -> None:
+def make_queries() -> torch.Tensor:
+    queries, _ = make_memory(30, seed=1)
+    return queries
+
+
+def assert_scores(neighbours: Neighbours, k: int) -> None:
     """Compare with all similarities at once, in float64, query by query."""
-    memory, labels = bank()
+    memory, labels = make_memory()
     similarity = neighbours.queries.double() @ memory.double().mT
-    want = torch.zeros(len(similarity), 5, dtype=torch.float64)
+    expected = torch.zeros(len(similarity), CLASSES, dtype=torch.float64)
     for row, values in enumerate(similarity):
         for index in values.argsort(descending=True)[:k]:
-            want[row, labels[index]] += ((values[index] - values.max()) / 0.2).exp()
-    scores = neighbours.scores(5, temperature=0.2).double()
-    torch.testing.assert_close(scores, want, atol=2e-5, rtol=0)
+            vote = ((values[index] - values.max()) / 0.2).exp()
+            expected[row, labels[index]] += vote
+    scores = neighbours.scores(CLASSES, temperature=0.2)
+    torch.testing.assert_close(scores.double(), expected, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("piece", "k"), [(1, 20), (7, 1), (240, 500)])
-def test_scores_are_those_of_one_sort_however_the_memory_arrives(piece, k):
-    memory, labels = bank()
-    neighbours = Neighbours(bank(30, seed=1)[0], k)
-    for low in range(0, len(memory), piece):
-        neighbours.add(memory[low : low + piece], labels[low : low + piece])
+@pytest.mark.parametrize(("rows", "k"), [(1, 20), (7, 1), (240, 500)])
+def test_scores_do_not_depend_on_how_the_memory_is_split(rows, k):
+    memory, labels = make_memory()
+    neighbours = Neighbours(make_queries(), k)
+    for x, y in zip(memory.split(rows), labels.split(rows)):
+        neighbours.add(x, y)
         assert neighbours.similarity.numel() <= 30 * k
-    check(neighbours, k)
+    assert_scores(neighbours, k)
 
 
 def test_votes_survive_a_small_temperature():
-    memory, labels = bank(50)
+    memory, labels = make_memory(50)
     neighbours = Neighbours(unit(memory + 0.01), k=10)
     neighbours.add(memory, labels)
-    scores = neighbours.scores(classes=5, temperature=1e-3)
+    scores = neighbours.scores(CLASSES, temperature=1e-3)
     assert scores.isfinite().all()
-    assert (scores.argmax(1) == labels).all()
+    assert torch.equal(scores.argmax(1), labels)
 
 
-def compare(rank: int, world: int) -> None:
-    memory, labels = bank()
-    neighbours = Neighbours(bank(30, seed=1)[0], k=20)
-    part = slice(0, 230) if rank == 0 else slice(230, 240)  # the second holds fewer rows than k
-    neighbours.add(memory[part], labels[part])
+def merge_two_processes(rank: int, size: int) -> None:
+    memory, labels = make_memory()
+    neighbours = Neighbours(make_queries(), k=20)
+    # The second process has fewer rows than k.
+    local_rows = slice(0, 230) if rank == 0 else slice(230, 240)
+    neighbours.add(memory[local_rows], labels[local_rows])
     neighbours.merge_processes()
-    check(neighbours, 20)
+    assert_scores(neighbours, 20)
 
 
 def test_two_processes_find_what_one_finds(worlds):
-    worlds(2).run(compare)
+    worlds(2).run(merge_two_processes)

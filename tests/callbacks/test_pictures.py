@@ -36,15 +36,16 @@ class Recorder(RunLogger):
         pass
 
 
-def drawn(folder, every: int, epochs: int, measured=None, **changed) -> Recorder:
-    """Return what is drawn in so many epochs of one step each, as the callback sees them."""
+def run_epochs(folder, every: int, epochs: int, measured=None, **attributes) -> Recorder:
+    """Call the callback after each epoch of one step, and return its logger."""
     logger, callback = Recorder(), pictures.Pictures(folder, every)
     trainer = SimpleNamespace(
         loggers=[logger], is_global_zero=True, max_epochs=24, max_steps=-1, should_stop=False
     )
-    vars(trainer).update(changed)
+    vars(trainer).update(attributes)
     for epoch in range(epochs):
-        trainer.current_epoch, trainer.global_step = epoch, epoch + 1
+        trainer.current_epoch = epoch
+        trainer.global_step = epoch + 1
         if measured is None or epoch in measured:
             spectra_files.write(folder, epoch + 1, {"lam_online": np.ones(4)})
         callback.on_train_epoch_end(trainer, None)
@@ -54,32 +55,33 @@ def drawn(folder, every: int, epochs: int, measured=None, **changed) -> Recorder
 @pytest.mark.parametrize(
     ("every", "epochs", "measured", "steps"),
     [
-        (10, 24, None, [0, 10, 20, 23]),
+        (10, 24, range(24), [0, 10, 20, 23]),
         (10, 24, range(0, 24, 4), [0, 20]),  # epochs that were not measured are not drawn
-        (10, 14, None, [0, 10, 13]),  # the last step ends the run early
-        (0, 24, None, []),
+        (10, 14, range(14), [0, 10, 13]),  # the last step ends the run early
+        (0, 24, range(24), []),
     ],
 )
 def test_pictures_come_every_n_epochs_and_at_the_end(
     every, epochs, measured, steps, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
-    logger = drawn(tmp_path, every, epochs, measured, max_steps=14 if epochs == 14 else -1)
+    max_steps = 14 if epochs == 14 else -1
+    logger = run_epochs(tmp_path, every, epochs, measured, max_steps=max_steps)
     assert logger.pictures == steps
-    measured = range(epochs) if measured is None else measured
-    assert logger.charts == [[e + 1 for e in measured if e <= step] for step in steps]
+    for step, charted in zip(steps, logger.charts, strict=True):
+        assert charted == [epoch + 1 for epoch in measured if epoch <= step]
 
 
 def test_only_the_first_process_draws_and_only_for_loggers_with_pictures(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", None)  # a call would warn
-    assert drawn(tmp_path, 1, 2, is_global_zero=False).pictures == []
-    drawn(tmp_path, 1, 2, loggers=[pl.loggers.CSVLogger(tmp_path)])
+    assert run_epochs(tmp_path, 1, 2, is_global_zero=False).pictures == []
+    run_epochs(tmp_path, 1, 2, loggers=[pl.loggers.CSVLogger(tmp_path)])
     assert not caplog.text
 
 
 def test_a_picture_that_fails_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: 1 / 0)
-    assert drawn(tmp_path, 1, 3).pictures == []
-    assert "a picture cannot be drawn (ZeroDivisionError" in caplog.text
+    assert run_epochs(tmp_path, 1, 3).pictures == []
+    assert "ZeroDivisionError" in caplog.text

@@ -24,9 +24,9 @@ def test_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
         run(tmp_path, *SMALL, "trainer.enable_progress_bar=true")
     lines = [r.message for r in caplog.records if re.match(r"epoch \d/", r.message)]
     assert len(lines) == 2
-    measured = r"loss -?\d\.\d+, erank \d+\.\d < \d+\.\d, kNN \d+\.\d, acc \d+\.\d, \d+\.\d s"
+    values = r"loss -?\d\.\d+, erank \d+\.\d < \d+\.\d, kNN \d+\.\d, acc \d+\.\d, \d+\.\d s"
     for epoch, line in enumerate(lines, 1):
-        assert re.fullmatch(f"epoch {epoch}/2: {measured}", line), line
+        assert re.fullmatch(f"epoch {epoch}/2: {values}", line), line
 
 
 def test_a_bar_fits_into_the_terminal(tmp_path, monkeypatch):
@@ -37,9 +37,9 @@ def test_a_bar_fits_into_the_terminal(tmp_path, monkeypatch):
     with open(follower, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
         run(tmp_path, *SMALL, "trainer.enable_progress_bar=true")
-        seen = os.read(leader, 2**20).decode()
+        output = os.read(leader, 2**20).decode()
     os.close(leader)
-    bars = [line.rstrip() for line in re.findall(r"\r(epoch \d/[^\r\n]*)", seen)]
+    bars = [line.rstrip() for line in re.findall(r"\r(epoch \d/[^\r\n]*)", output)]
     assert bars[0].startswith("epoch 1/2 [............]")
     assert max(map(len, bars)) <= columns
     assert any(re.match(r"epoch 2/2 \[#+\.*\]  \d", bar) for bar in bars)
