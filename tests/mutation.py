@@ -22,12 +22,15 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-WATCH = "rdm_solo/collapse/alarm.py"
-MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data", WATCH)
+RULES = "rdm_solo/collapse/rules.py"
+ALARM = "rdm_solo/collapse/alarm.py"
+MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data", RULES, ALARM)
 COPIED = ("rdm_solo", "tests", "conf", "pyproject.toml", "README.md", "docs", "studies")
 # Modules with tests in another room, or with one file of tests that is to run first.
-RULES_TESTS = ["tests/callbacks/test_watch.py"]
-TESTS = {"rdm_solo/collapse/rules.py": RULES_TESTS, WATCH: RULES_TESTS}
+TESTS = {
+    RULES: ["tests/collapse/test_rules.py"],
+    ALARM: ["tests/callbacks/test_collapse_watch.py"],
+}
 
 SWAPPED: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
