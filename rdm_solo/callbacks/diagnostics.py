@@ -1,7 +1,6 @@
 """Measure both branches' spectra while a run trains, and warn about collapse."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -89,18 +88,13 @@ class Diagnostics(Measurement):
 
         if self.recorder is None:
             return
-        row = self.recorder.end_epoch(trainer.current_epoch + 1)
+        epoch = trainer.current_epoch + 1
+        loss = epoch_row(trainer, epoch).scalars.get("train/loss")
+        row = self.recorder.end_epoch(epoch, loss)
         self.latest = row.spectra
-        if row.spectra is None or self.recorder.metric is None:
-            return
-        loss = epoch_row(trainer, row.epoch).scalars.get("train/loss")
-        k = self.recorder.metric.dim
-        if row.spectra.lam_logits is not None and k > 1 and loss is not None:
-            row.scalars["train/loss_share"] = loss / math.log(k)
         self.log_scalars(pl_module, row.scalars)
-        if trainer.is_global_zero:
-            arrays = {name: array.numpy() for name, array in row.spectra.arrays().items()}
-            spectra_files.write(self.folder, row.epoch, arrays)
+        if row.spectra is not None and trainer.is_global_zero:
+            spectra_files.write(self.folder, epoch, row.arrays())
 
 
 class CollapseWatch(pl.Callback):

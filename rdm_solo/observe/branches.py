@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,18 @@ from torch import Tensor, nn
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import Method
 from rdm_solo.observe.outputs import Outputs, combine, features_by_view, has_rows, rows
+
+
+class Branches(NamedTuple):
+    """Names of the modules whose outputs are the branches.
+
+    Without ``target``, the target is the predictor's input, or the online output itself if there is
+    no predictor.
+    """
+
+    online: str
+    target: str | None
+    predictor: bool  # whether the online branch ends in a predictor
 
 
 class MissingBranch(UserError):
@@ -26,6 +38,7 @@ class Observer:
     tokens = "mean"  # how tokens become rows, as in `rows`
     m = Method.paper_m  # number of eigenvectors in the paper's alignment
     aliases = {"projection": "target"}  # if no projection is recorded
+    branches: Branches | None = None  # None: the outputs are not those of two parts
 
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module

@@ -3,13 +3,13 @@
 Dotted names address nested modules. Wrappers such as DDP and torch.compile are ignored.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.observe.branches import Observer
+from rdm_solo.observe.branches import Branches, Observer
 
 # Names by role, in the order in which they are tried. solo-learn's methods have `predictor`,
 # `projector` and `momentum_projector`, and ours also have `target_head`. lightly's models have
@@ -59,18 +59,6 @@ PARTS: dict[str, list[str]] = {
 }
 # Attribute names of modules wrapped by DDP, DataParallel, torch.compile and Fabric.
 WRAPPERS = ("module", "_orig_mod", "_forward_module", "_original_module")
-
-
-class Branches(NamedTuple):
-    """Names of the modules whose outputs are the branches.
-
-    Without ``target``, the target is the predictor's input, or the online output itself if there is
-    no predictor.
-    """
-
-    online: str
-    target: str | None
-    predictor: bool  # whether the online branch ends in a predictor
 
 
 def find(module: nn.Module) -> Branches | None:
@@ -185,6 +173,8 @@ class ModuleObserver(Observer):
     Teachers may always be in eval mode, so the training flags of the online part and of the whole
     module decide whether a call is recorded.
     """
+
+    branches: Branches
 
     def __init__(self, module: Any, branches: Branches) -> None:
         super().__init__(module)

@@ -14,6 +14,8 @@ from rdm_solo.observe.branches import MissingBranch, Observer
 from rdm_solo.observe.outputs import Outputs
 
 if TYPE_CHECKING:  # torchmetrics takes seconds to load
+    import numpy
+
     from rdm_solo.spectra.branch_spectra import BranchSpectra
     from rdm_solo.spectra.epoch_summary import Spectra
     from rdm_solo.spectra.features import FeatureSpectra
@@ -45,6 +47,12 @@ class EpochRow:
     scalars: dict[str, float]
     spectra: "Spectra | None" = None  # None if the epoch was not measured
 
+    def arrays(self) -> dict[str, "numpy.ndarray"]:
+        """Return the spectra under their names in ``spectra/``; none if nothing was measured."""
+        if self.spectra is None:
+            return {}
+        return {name: array.numpy() for name, array in self.spectra.arrays().items()}
+
     def measured(self, classes: int | None = None) -> MeasuredEpoch:
         """Return the values that the rules of collapse read."""
         dimensions = 0 if self.spectra is None else self.spectra.dimensions
@@ -72,7 +80,7 @@ class Recorder:
         self.options = options
         self.was_measured = False  # whether this process has recorded a step in any epoch
         self.device = torch.device("cpu")  # of the recorded outputs
-        self.metric: BranchSpectra | None = None
+        self._metric: BranchSpectra | None = None
         self._hidden: StepCorrelation | None = None
         self._features: FeatureSpectra | None = None
         self._warned: set[str] = set()
@@ -151,8 +159,8 @@ class Recorder:
         if outputs.features is not None:
             self._add_features([view.to(device) for view in outputs.features])
         outputs = outputs.to(device)
-        if self.metric is None:
-            self.metric = BranchSpectra(
+        if self._metric is None:
+            self._metric = BranchSpectra(
                 outputs.online.shape[1],
                 self.observer.normalize,
                 self.observer.m,
@@ -160,7 +168,7 @@ class Recorder:
                 self.limits.sample,
                 steps=outputs.hidden is None,
             ).to(device)
-        self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
+        self._metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         if outputs.hidden is not None:
             if self._hidden is None:
                 from rdm_solo.spectra.logits import StepCorrelation
@@ -178,12 +186,15 @@ class Recorder:
             self._features = FeatureSpectra(dim).to(views[0].device)
         self._features.update(views)
 
-    def end_epoch(self, epoch: int) -> EpochRow:
-        """Return the epoch's row on every process; it is empty if no finite output was recorded."""
+    def end_epoch(self, epoch: int, loss: float | None = None) -> EpochRow:
+        """Return the epoch's row on every process; it is empty if no finite output was recorded.
+
+        ``loss`` is that of a method with a softmax, which the rules compare with ln K.
+        """
         row = EpochRow(epoch, {})
-        if self.metric is None or not self.metric.update_called:
+        if self._metric is None or not self._metric.update_called:
             return row
-        counts = torch.stack([self.metric.count, self.metric.broken])
+        counts = torch.stack([self._metric.count, self._metric.broken])
         finite, broken = sum_over_processes(counts).tolist()
         if broken:
             self._warn(
@@ -192,15 +203,18 @@ class Recorder:
                 "broken",
             )
         if finite:
-            row.spectra = self._spectra(self.metric)
+            row.spectra = self._spectra(self._metric)
             if self._features is not None and self._features.update_called:
                 row.spectra.scalars |= self._features.compute()
             row.scalars = dict(row.spectra.scalars)
+            k = self._metric.dim
+            if loss is not None and row.spectra.lam_logits is not None and k > 1:
+                row.scalars["train/loss_share"] = loss / math.log(k)
             if row.spectra.warning:
                 option = "sample" if row.spectra.sampled else "max_rows"
                 advice = f"Raise {self.options}{option} to use more rows."
                 self._warn(f"{row.spectra.warning} {advice}", "rows")
-        for metric in (self.metric, self._hidden, self._features):
+        for metric in (self._metric, self._hidden, self._features):
             if metric is not None:
                 metric.reset()
         return row

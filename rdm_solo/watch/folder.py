@@ -96,8 +96,7 @@ class WatchFolder:
             return
         self.rows.append({"epoch": row.epoch, **row.scalars})
         if row.spectra is not None:
-            arrays = {name: array.numpy() for name, array in row.spectra.arrays().items()}
-            spectra_files.write(self.folder, row.epoch, arrays)
+            spectra_files.write(self.folder, row.epoch, row.arrays())
         metrics_file.write(self.folder, self.rows)
 
     def summarize(self, device: torch.device, ended: bool = False) -> None:

@@ -19,7 +19,7 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.observe import parts
 from rdm_solo.observe.branches import Observer
-from rdm_solo.observe.parts import Branches, ModuleObserver, ReturnedOutputs
+from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
 from rdm_solo.observe.recorder import Limits, Recorder
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.watch.folder import WatchFolder
@@ -126,8 +126,8 @@ class Watch:
         if name is None:
             name = "own method" if isinstance(model, Mapping) else parts.class_name(model)
         watched: dict[str, Any] = {"tokens": tokens, "views": views, "leads": leads}
-        if self._branches is not None:
-            watched |= self._branches._asdict()
+        if observer.branches is not None:
+            watched |= observer.branches._asdict()
         config: dict[str, Any] = {
             "method": {"name": name},
             "filter": {"name": "none"},
@@ -155,16 +155,12 @@ class Watch:
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
             raise UserError("target= needs online=: pass both, online= alone, or neither.")
-        branches = parts.by_name(self.module, online, target) if online else parts.find(self.module)
+        branches = parts.find(self.module)
+        if online is not None:
+            branches = parts.by_name(self.module, online, target)
         if branches is None:
             raise UserError(parts.not_found_message(self.module))
         return ModuleObserver(self.module, branches)
-
-    @property
-    def _branches(self) -> Branches | None:
-        """Return the names of the watched parts, or None if outputs do not come from parts."""
-        observer = self.recorder.observer
-        return observer.branches if isinstance(observer, ModuleObserver) else None
 
     def _leads(self) -> bool:
         """Return whether the target should have the higher rank, judged by the module's class.
@@ -174,9 +170,10 @@ class Watch:
         method = METHODS.get(parts.class_name(self.module).lower())
         if method is None or not method.leads:
             return False
-        if self._branches is not None:
-            return self._branches.predictor
-        return not isinstance(self.recorder.observer, ReturnedOutputs)
+        observer = self.recorder.observer
+        if observer.branches is not None:
+            return observer.branches.predictor
+        return not isinstance(observer, ReturnedOutputs)
 
     def _begin_epoch(self) -> None:
         self._loss: Any = 0.0  # the sum of this epoch's losses
