@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import Method
-from rdm_solo.observe.outputs import Outputs, combine, features_by_view, has_rows, rows
+from rdm_solo.observe.outputs import Outputs, combine, has_rows, rows, rows_by_view
 
 
 class Branches(NamedTuple):
@@ -73,14 +73,16 @@ class Observer:
         calls = dict(self._recorded)
         self._recorded.clear()
         if isinstance(step_output, Mapping) and {"online", "target"} <= step_output.keys():
-            returned = self._returned_outputs(step_output)
-            calls = {name: outputs for name, outputs in calls.items() if name == "features"}
-            return returned._replace(features=features_by_view(calls, views))
-        outputs = combine(calls, views, self.aliases)
-        if outputs is None:
+            outputs = self._returned_outputs(step_output)
+            if "features" in calls:
+                by_view = rows_by_view({"features": calls["features"]}, views)
+                outputs = outputs._replace(features=by_view["features"])
+            return outputs
+        combined = combine(calls, views, self.aliases)
+        if combined is None:
             uncalled = sorted({"online", "target"} - calls.keys())
             raise MissingBranch(self.missing_message(" and the ".join(uncalled)))
-        return outputs
+        return combined
 
     def _returned_outputs(self, step_output: Mapping[str, Any]) -> Outputs:
         self.normalize = bool(step_output.get("normalize", self.normalize))

@@ -1,6 +1,6 @@
 """From the recorded calls of a step to both branches' outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ class Outputs(NamedTuple):
     positive: Tensor | None  # the target's output for the next view; None if views are unknown
     projection: Tensor
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
-    features: Sequence[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
+    features: list[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
 
     def to(self, device: torch.device) -> "Outputs":
         """Return the outputs on a device, without the features."""
@@ -36,14 +36,9 @@ def combine(calls: Calls, views: int | None, aliases: Mapping[str, str]) -> Outp
     branch has more rows than the other, as with small crops for the student alone, only its first
     rows are used.
     """
-    branches = {name: outputs for name, outputs in calls.items() if name != "features"}
-    target_views: list[Tensor] = []
-    if views and "target" in branches:
-        ordered = by_view(branches, views)
-        if ordered is not None:
-            branches = ordered
-            target_views = ordered["target"]
-    joined = {name: torch.cat(outputs) for name, outputs in branches.items()}
+    by_view = rows_by_view(calls, views)
+    features = by_view.pop("features", None)
+    joined = {name: torch.cat(tensors) for name, tensors in by_view.items()}
     for name, alias in aliases.items():
         if name not in joined and alias in joined:
             joined[name] = joined[alias]
@@ -61,61 +56,57 @@ def combine(calls: Calls, views: int | None, aliases: Mapping[str, str]) -> Outp
     if projection.shape[1] != target.shape[1] or len(projection) < n:
         projection = target  # a token predictor may have inputs of another shape
     positive = None
-    if len(target_views) > 1:
-        positive = torch.cat([*target_views[1:], target_views[0]])[:n]
+    if len(by_view["target"]) > 1:
+        first_view, *other_views = by_view["target"]
+        positive = torch.cat([*other_views, first_view])[:n]
     # Usually nothing is cut, and outputs that share a tensor have their moments computed once.
     if max(len(online), len(target), len(projection)) > n:
         online, target, projection = online[:n], target[:n], projection[:n]
-    features = features_by_view(calls, views)
     return Outputs(online, target, positive, projection, joined.get("hidden"), features)
 
 
-def features_by_view(calls: Calls, views: int | None) -> Sequence[Tensor] | None:
-    """Return the backbone's outputs by view, or in one tensor if the views are unknown."""
-    features = calls.get("features")
-    if features is None:
-        return None
-    if not views:
-        rows = torch.cat(features)
-        if "target" in calls:  # small crops follow the large ones
-            rows = rows[: sum(map(len, calls["target"]))]
-        return [rows]
-    by_views = features[:views]
-    if "target" in calls:
-        ordered = by_view({"target": calls["target"], "features": features}, views)
-        if ordered is not None:
-            by_views = ordered["features"]
-    if len({len(x) for x in by_views}) > 1:
-        return [torch.cat(by_views)]
-    return by_views
-
-
-def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:
-    """Return each branch's rows by view; None if its calls do not divide into views.
+def rows_by_view(calls: Calls, views: int | None) -> dict[str, list[Tensor]]:
+    """Return each branch's rows by view, or in one tensor if its calls do not divide into views.
 
     With gradient accumulation, a step calls the parts batch by batch. The first ``views`` calls of
-    each batch are its views.
+    each batch are its views, and small crops follow.
 
     >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
     >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
-    >>> [[view.flatten().tolist() for view in rows] for rows in by_view(calls, 2).values()]
+    >>> [[view.flatten().tolist() for view in x] for x in rows_by_view(calls, 2).values()]
     [[[0.0, 3.0], [1.0, 4.0]], [[0.0, 3.0], [1.0, 4.0]]]
     """
-    batches, rest = divmod(len(calls["target"]), views)
-    if rest or not batches:
-        return None
-    # All views of a batch must have the same images.
-    lengths = [len(call) for call in calls["target"]]
-    for start in range(0, len(lengths), views):
-        if len(set(lengths[start : start + views])) > 1:
-            return None
-    ordered = {}
+    target = calls.get("target", [])
+    batches = count_batches(target, views) if views else 0
+    by_view = {}
     for name, outputs in calls.items():
-        size, rest = divmod(len(outputs), batches)
-        if rest or size < views:
-            return None
-        ordered[name] = [torch.cat(outputs[view::size]) for view in range(views)]
-    return ordered
+        if views and batches and len(outputs) % batches == 0 and len(outputs) >= batches * views:
+            calls_per_batch = len(outputs) // batches
+            by_view[name] = [torch.cat(outputs[view::calls_per_batch]) for view in range(views)]
+        else:
+            by_view[name] = [torch.cat(outputs)]
+    features = by_view.get("features", [])
+    if len({len(x) for x in features}) > 1:
+        by_view["features"] = [torch.cat(features)]
+    elif len(features) == 1 and target:
+        n = sum(map(len, target))
+        by_view["features"] = [features[0][:n]]  # without small crops
+    return by_view
+
+
+def count_batches(target: list[Tensor], views: int) -> int:
+    """Return how many batches of ``views`` calls a step made; 0 if its calls are no such batches.
+
+    A step without calls of the target, or with fewer than ``views``, counts as one batch.
+    """
+    batches, rest = divmod(len(target), views)
+    if batches and rest:
+        return 0
+    lengths = [len(call) for call in target]
+    for start in range(0, len(lengths), views):
+        if len(set(lengths[start : start + views])) > 1:  # not the same images
+            return 0
+    return max(batches, 1)
 
 
 def first_tensor(output: Any) -> Tensor | None:

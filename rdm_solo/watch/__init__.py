@@ -4,17 +4,17 @@
 ``lightning`` or ``pytorch_lightning``. Neither needs solo-learn.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+from rdm_solo import import_on_first_use
 from rdm_solo.collapse.rules import Bounds
 from rdm_solo.watch.loop import Watch
+
+if TYPE_CHECKING:
+    from rdm_solo.watch.callback import WatchCallback
 
 __all__ = ["Bounds", "Watch", "WatchCallback"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "WatchCallback":  # a plain loop needs no Lightning
-        from rdm_solo.watch.callback import WatchCallback
-
-        return WatchCallback
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# A plain loop needs no Lightning.
+__getattr__ = import_on_first_use(["WatchCallback"], "rdm_solo.watch.callback")
