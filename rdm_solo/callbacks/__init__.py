@@ -1,34 +1,47 @@
 """Lightning callbacks that measure and report while a run trains.
 
-Names are imported on first use, so that ``Watch`` can use the hooks and rules without Lightning.
+Names are imported on first use, so that a command loads only the callbacks that it needs.
 """
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_MODULES = {
-    "Checkpoints": "checkpoints",
-    "CollapseWatch": "diagnostics",
-    "Diagnostics": "diagnostics",
-    "EpochTable": "epoch_reports",
-    "Pictures": "pictures",
-    "Progress": "epoch_reports",
-    "RankFigure": "pictures",
-    "SkippedImages": "epoch_reports",
-    "Speeds": "speeds",
-    "WeightedKNN": "knn",
-}
-__all__ = [*_MODULES, "is_last_epoch"]
+from rdm_solo import import_on_first_use
 
+if TYPE_CHECKING:
+    from rdm_solo.callbacks.checkpoints import Checkpoints
+    from rdm_solo.callbacks.diagnostics import CollapseWatch, Diagnostics
+    from rdm_solo.callbacks.epoch_reports import EpochTable, Progress, SkippedImages
+    from rdm_solo.callbacks.knn import WeightedKNN
+    from rdm_solo.callbacks.pictures import Pictures, RankFigure
+    from rdm_solo.callbacks.speeds import Speeds
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"rdm_solo.callbacks.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "Checkpoints",
+    "CollapseWatch",
+    "Diagnostics",
+    "EpochTable",
+    "Pictures",
+    "Progress",
+    "RankFigure",
+    "SkippedImages",
+    "Speeds",
+    "WeightedKNN",
+    "is_last_epoch",
+]
+
+__getattr__ = import_on_first_use(
+    __all__,
+    "rdm_solo.callbacks.diagnostics",
+    "rdm_solo.callbacks.knn",
+    "rdm_solo.callbacks.checkpoints",
+    "rdm_solo.callbacks.epoch_reports",
+    "rdm_solo.callbacks.pictures",
+    "rdm_solo.callbacks.speeds",
+)
 
 
 def is_last_epoch(trainer: Any) -> bool:
     """Return whether no epoch follows: all are done, or the run is being stopped."""
-    steps = 0 < trainer.max_steps <= trainer.global_step
-    done = 0 < trainer.max_epochs <= trainer.current_epoch + 1
-    return bool(trainer.should_stop or steps or done)
+    has_all_steps = 0 < trainer.max_steps <= trainer.global_step
+    has_all_epochs = 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    return bool(trainer.should_stop or has_all_steps or has_all_epochs)

@@ -44,7 +44,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
         return {"best": self.best, "random": gather_objects(random_state())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self._random_states = state_dict["best"], state_dict["random"]
+        self.best = state_dict["best"]
+        self._random_states = state_dict["random"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if rank() < len(self._random_states):
@@ -76,14 +77,16 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
     """Write checkpoints atomically, keep the previous one, and detect damaged files."""
 
     def __init__(self, folder: Path) -> None:
-        self.last, self.previous = folder / CHECKPOINT, folder / PREVIOUS
+        self.last = folder / CHECKPOINT
+        self.previous = folder / PREVIOUS
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoints.write(path, checkpoint, self.previous if path == self.last else None)
+        previous = self.previous if path == self.last else None
+        checkpoints.write(path, checkpoint, previous)
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         path = broadcast_object(Path(path))

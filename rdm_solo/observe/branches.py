@@ -86,16 +86,15 @@ class Observer:
 
     def _returned_outputs(self, step_output: Mapping[str, Any]) -> Outputs:
         self.normalize = bool(step_output.get("normalize", self.normalize))
-        outputs = {}
-        for name in ("online", "target", "positive", "projection"):
-            if step_output.get(name) is not None:
-                outputs[name] = rows(step_output[name], name, self.tokens)
-        return Outputs(
-            online=outputs["online"],
-            target=outputs["target"],
-            positive=outputs.get("positive"),
-            projection=outputs.get("projection", outputs["target"]),
-        )
+        online = rows(step_output["online"], "online", self.tokens)
+        target = rows(step_output["target"], "target", self.tokens)
+        positive = None
+        if step_output.get("positive") is not None:
+            positive = rows(step_output["positive"], "positive", self.tokens)
+        projection = target
+        if step_output.get("projection") is not None:
+            projection = rows(step_output["projection"], "projection", self.tokens)
+        return Outputs(online, target, positive, projection)
 
     def missing_message(self, uncalled: str) -> str:
         """Return the error message for a step without a call of the ``uncalled`` branches."""

@@ -80,9 +80,9 @@ def rows_by_view(calls: Calls, views: int | None) -> dict[str, list[Tensor]]:
     batches = count_batches(target, views) if views else 0
     by_view = {}
     for name, outputs in calls.items():
-        if views and batches and len(outputs) % batches == 0 and len(outputs) >= batches * views:
-            calls_per_batch = len(outputs) // batches
-            by_view[name] = [torch.cat(outputs[view::calls_per_batch]) for view in range(views)]
+        size, rest = divmod(len(outputs), batches or 1)  # calls per batch
+        if views and batches and rest == 0 and size >= views:
+            by_view[name] = [torch.cat(outputs[view::size]) for view in range(views)]
         else:
             by_view[name] = [torch.cat(outputs)]
     features = by_view.get("features", [])
