@@ -24,11 +24,14 @@ class GivenOutputs(Observer):
         return self.given
 
 
-def record_epoch(rank: int, size: int, softmax: bool, unknown: tuple[int, ...], steps: float):
+def record_epoch(
+    rank: int, size: int, softmax: bool, missing: tuple[int, ...], one_view: int, steps: float
+):
     """Return the scalars of an epoch and its recorded steps.
 
     Of two processes, the first has 20 rows of each batch and the second 4. With a softmax, logits
-    come from the hidden rows. In ``unknown`` steps the last process has no outputs.
+    come from the hidden rows. The last process has no outputs in ``missing`` steps, and no
+    positives in step ``one_view``.
     """
     torch.manual_seed(0)
     module = nn.Linear(6, K, bias=False)
@@ -51,7 +54,9 @@ def record_epoch(rank: int, size: int, softmax: bool, unknown: tuple[int, ...], 
         if softmax:
             z = z.softmax(1)
             observer.given = Outputs(z, z.roll(1, 1), z.flip(1), z, hidden[local_rows])
-        if step in unknown and rank == size - 1:
+        if rank == size - 1 and step == one_view:
+            observer.given = observer.given._replace(positive=None)
+        if rank == size - 1 and step in missing:
             observer.given = None
         recorded_before = recorder._steps
         recorder.after_step()
@@ -62,12 +67,18 @@ def record_epoch(rank: int, size: int, softmax: bool, unknown: tuple[int, ...], 
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("steps", [STEPS, float("inf")])
-@pytest.mark.parametrize("unknown", [(), (0, 1, 4), tuple(range(STEPS))])
-def test_unequal_processes_record_what_one_does(worlds, softmax, steps, unknown):
-    expected, expected_steps = record_epoch(0, 1, softmax, unknown, steps)
-    if not unknown:
-        assert expected_steps == ([0, 2, 4, 6] if steps == STEPS else [0, 1, 2, 3, 4])
-    assert bool(expected) is (len(unknown) < STEPS)
-    for scalars, recorded in worlds(2).run(record_epoch, softmax, unknown, steps):
+@pytest.mark.parametrize(
+    ("missing", "one_view"), [((), -1), ((), 2), ((0, 1, 4), -1), (tuple(range(STEPS)), -1)]
+)
+def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing, one_view):
+    options = (softmax, missing, one_view, steps)
+    expected, expected_steps = record_epoch(0, 1, *options)
+    assert bool(expected) is (len(missing) < STEPS)
+    if not missing:
+        planned = [0, 2, 4, 6] if steps == STEPS else [0, 1, 2, 3, 4]
+        if one_view in planned:
+            planned.remove(one_view)
+        assert expected_steps[: len(planned)] == planned
+    for scalars, recorded in worlds(2).run(record_epoch, *options):
         assert recorded == expected_steps
         assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
