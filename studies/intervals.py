@@ -1,13 +1,13 @@
-"""Statistics: Student's t test, Holm's correction, intervals of correlations and shares."""
+"""Student's t test of differences, Holm's correction, and intervals of correlations and shares."""
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from scipy.special import betaincinv, stdtr, stdtrit  # type: ignore[import-untyped, unused-ignore]
-
-Key = TypeVar("Key", bound=Hashable)
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+from scipy import stats  # type: ignore[import-untyped, unused-ignore]
 
 
 class Difference(NamedTuple):
@@ -17,7 +17,7 @@ class Difference(NamedTuple):
     low: float
     high: float
     p: float
-    zero: float = 0.0
+    zero: float
 
 
 def difference(pairs: Sequence[float], zero: float = 0.0) -> Difference:
@@ -27,12 +27,23 @@ def difference(pairs: Sequence[float], zero: float = 0.0) -> Difference:
     >>> [round(value, 3) for value in test]
     [2.0, -0.484, 4.484, 0.074, 0.0]
     """
-    n, mean = len(pairs), statistics.fmean(pairs)
-    error = statistics.stdev(pairs) / math.sqrt(n)
-    half = float(stdtrit(n - 1, 0.975)) * error
-    # If the standard error is 0, all differences are equal.
-    p = 2 * float(stdtr(n - 1, -abs(mean - zero) / error)) if error else float(mean == zero)
-    return Difference(mean, mean - half, mean + half, p, zero)
+    test = stats.ttest_1samp(pairs, zero)
+    p = float(test.pvalue)
+    if math.isnan(p):  # a difference is missing, or all are equal to zero
+        p = 1.0
+    low, high = test.confidence_interval(0.95)
+    return Difference(statistics.fmean(pairs), float(low), float(high), p, zero)
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Return Holm's corrected p of each test.
+
+    >>> holm(pd.Series({"a": 0.01, "b": 0.04, "c": 0.03})).to_dict()
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    ordered = p.sort_values()
+    corrected = ordered * np.arange(len(p), 0, -1)
+    return corrected.clip(upper=1).cummax()[p.index]
 
 
 def rank_correlation(correlation: float, n: int) -> tuple[float, float]:
@@ -44,42 +55,17 @@ def rank_correlation(correlation: float, n: int) -> tuple[float, float]:
     [0.32, 0.92]
     """
     half = 1.96 * math.sqrt((1 + correlation**2 / 2) / (n - 3))
-    centre = math.atanh(max(-0.999999, min(0.999999, correlation)))
+    centre = math.atanh(correlation)
     return math.tanh(centre - half), math.tanh(centre + half)
 
 
-def holm(p: Mapping[Key, float]) -> dict[Key, float]:
-    """Return Holm's corrected p of each test.
-
-    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
-    {'a': 0.03, 'b': 0.06, 'c': 0.06}
-    """
-    corrected: dict[Key, float] = {}
-    highest = 0.0
-    for rank, key in enumerate(sorted(p, key=lambda key: p[key])):
-        highest = max(highest, min(1.0, (len(p) - rank) * p[key]))
-        corrected[key] = highest
-    return {key: corrected[key] for key in p}
-
-
-def share(count: int, total: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Clopper and Pearson, 1934).
-
-    >>> [round(end, 4) for end in share(19, 20)]
-    [0.7513, 0.9987]
-    """
-    low = float(betaincinv(count, total - count + 1, 0.025)) if count else 0.0
-    high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
-    return low, high
-
-
 def rate(count: int, total: int) -> str:
-    """Return a share in words, with its interval in per cent.
+    """Return a share in words, with its 95 % interval (Clopper and Pearson, 1934).
 
     >>> rate(19, 20)
     '19 of 20 (95.0 %, 75.1 to 99.9)'
     """
-    if not total:
+    if total == 0:
         return "no such run"
-    low, high = share(count, total)
+    low, high = stats.binomtest(count, total).proportion_ci(0.95, method="exact")
     return f"{count} of {total} ({100 * count / total:.1f} %, {100 * low:.1f} to {100 * high:.1f})"

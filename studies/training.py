@@ -1,19 +1,23 @@
-"""Train the runs of a study, each in its own process."""
+"""Train a run of a study in its own process."""
 
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
-
+from benchmarks.timing import processor
+from rdm_solo import runs
+from rdm_solo.runs import Run
 from rdm_solo.runs.files import SUMMARY
 
 ROOT = Path(__file__).resolve().parents[1]  # on sys.path with `-m`, so callbacks in studies/ load
+OK = "ok"  # status of a run that did not diverge
 
 
 class RunFailed(RuntimeError):
@@ -32,7 +36,9 @@ def train(options: Sequence[str], folder: Path) -> dict[str, Any]:
     run.start()
     run.join()
     path = folder / SUMMARY
-    summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    summary: dict[str, Any] = {}
+    if path.exists():
+        summary = json.loads(path.read_text())
     if not summary or (run.exitcode and not summary["diverged"]):
         text = output.read_text().strip()[-2000:]
         raise RunFailed(f"{' '.join(options)}: exit status {run.exitcode}\n{text}")
@@ -51,32 +57,24 @@ def _command(options: Sequence[str], output: Path) -> None:
     main()
 
 
-def divergence(summary: dict[str, Any]) -> str:
+@contextmanager
+def trained(options: Sequence[str]) -> Iterator[tuple[Run, dict[str, str]]]:
+    """Train a run in a temporary folder; give its content, and its row's columns on how it ran."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        summary = train(options, folder)
+        describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True)
+        versions = [f"{name}={version}" for name, version in summary["versions"].items()]
+        about = {
+            "seconds": f"{summary['seconds']:.0f}",
+            "code": commit.stdout.strip(),
+            "versions": " ".join(versions),
+            "processor": processor(),
+        }
+        yield runs.load(folder), about
+
+
+def divergence(run: Run) -> str:
     """Return a phrase with the epoch in which a run diverged; empty if it did not."""
-    diverged = summary["diverged"]
-    return f"training diverged in epoch {diverged['epoch']}" if diverged else ""
-
-
-def versions(summary: dict[str, Any]) -> str:
-    """Return the versions that a run's numbers depend on."""
-    return " ".join(f"{name}={version}" for name, version in summary["versions"].items())
-
-
-def run_all(
-    measure: Callable[..., Any],
-    tasks: Sequence[Sequence[Any]],
-    jobs: int,
-    add: Callable[[Any], None],
-) -> None:
-    """Call ``measure(*task)`` for each task, ``jobs`` at a time, and pass each result to ``add``.
-
-    After a failure no further task starts.
-    """
-    with ThreadPoolExecutor(jobs) as pool:
-        results = [pool.submit(measure, *task) for task in tasks]
-        try:
-            for result in tqdm(as_completed(results), total=len(results), unit="run"):
-                add(result.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    return f"training diverged in epoch {run.diverged}" if run.diverged else ""

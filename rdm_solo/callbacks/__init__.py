@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rdm_solo.callbacks.epoch_reports import EpochTable, Progress, SkippedImages
     from rdm_solo.callbacks.knn import WeightedKNN
     from rdm_solo.callbacks.pictures import Pictures, RankFigure
-    from rdm_solo.callbacks.speeds import Speeds
 
 __all__ = [
     "Checkpoints",
@@ -24,7 +23,6 @@ __all__ = [
     "Progress",
     "RankFigure",
     "SkippedImages",
-    "Speeds",
     "WeightedKNN",
     "is_last_epoch",
 ]
@@ -36,7 +34,6 @@ __getattr__ = import_on_first_use(
     "rdm_solo.callbacks.checkpoints",
     "rdm_solo.callbacks.epoch_reports",
     "rdm_solo.callbacks.pictures",
-    "rdm_solo.callbacks.speeds",
 )
 
 

@@ -1,121 +1,140 @@
 """What it costs to choose a run without labels: regret, and Kendall's tau in groups of runs."""
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
-from studies import markdown
-from studies.alarms.judging import collapsed
-from studies.alarms.measures import FEW, LOSS, MEASURES, score, tau
-from studies.alarms.plan import CHOOSE, PLAN
-from studies.table import Row
+from studies.alarms.judging import failed
+from studies.alarms.plan import CHOOSE, DATA_TO_CHOOSE, PLAN
+from studies.study import last_measured, numbers
 
-Array = npt.NDArray[np.float64]
-Regrets = dict[
-    tuple[str, str], Array
-]  # by pool and data set: a row per way of choosing, a column per draw
-
-POOLS, SEEDS, DATA = PLAN["pools"], PLAN["seeds"], PLAN["data"][:2]
 DRAWS = 2000
 RANDOM, DEFAULT = "a random run that has not failed", "always σ^-0.5"
-WAYS = [RANDOM, DEFAULT, FEW, *(name for name in MEASURES if name != FEW)]
+FEW, LOSS = "kNN accuracy with 50 labels", "loss"
+BASELINES = [RANDOM, DEFAULT, FEW]
+WAYS = [*BASELINES, *(name for name in PLAN["measures"] if name != FEW)]
+
+Array = npt.NDArray[np.float64]
 
 
-def regrets(rows: Sequence[Row], bootstrap: bool) -> Regrets:
-    """Return the regret of every way of choosing, in draws of one seed per setting.
+def scores(table: pd.DataFrame) -> pd.DataFrame:
+    """Return each run's last value of each measure, turned so that larger is better."""
+    columns = PLAN["measures"]
+    values = table[list(columns.values())].map(last_measured)
+    values[PLAN["lower is better"]] *= -1
+    distance = (values[PLAN["best near 1"]] - 1).abs()
+    values[PLAN["best near 1"]] = -distance
+    return values.set_axis(list(columns), axis=1)
+
+
+def runs_of(table: pd.DataFrame, data: str, settings: Sequence[str]) -> pd.DataFrame:
+    """Return the runs for choosing on a data set with these settings, one setting after another."""
+    chosen = table[(table["part"] == CHOOSE) & (table["data"] == data)]
+    groups = dict(list(chosen.groupby("setting")))
+    return pd.concat([groups[setting] for setting in settings])
+
+
+def regrets(table: pd.DataFrame, pools: Mapping[str, Any], bootstrap: bool) -> Array:
+    """Return the regret by pool, data set, way of choosing, and draw of one seed per setting.
 
     ``bootstrap`` also draws the pool's settings with replacement, except the default, which stays.
     """
     dice = np.random.default_rng(0)
-    result: Regrets = {}
-    for pool, about in POOLS.items():
-        names = sorted(about["among"], key=lambda name: name != about["default"])
-        n = len(names)
-        for data in DATA:
-            runs = [row for name in names for row in runs_of(rows, data, [name])]
-            settings = np.tile(np.arange(n), (DRAWS, 1))
+    by_pool = []
+    for pool in pools.values():
+        settings = [pool["default"]]
+        settings += [setting for setting in pool["among"] if setting != pool["default"]]
+        n = len(settings)
+        by_data = []
+        for data in DATA_TO_CHOOSE:
+            drawn = np.tile(np.arange(n), (DRAWS, 1))
             if bootstrap:
-                settings[:, 1:] = dice.integers(n, size=(DRAWS, n - 1))
-            result[pool, data] = _regret(
-                runs, SEEDS * settings + dice.integers(SEEDS, size=(DRAWS, n))
-            )
-    return result
+                drawn[:, 1:] = dice.integers(n, size=(DRAWS, n - 1))
+            seeds = dice.integers(PLAN["seeds"], size=(DRAWS, n))
+            runs = runs_of(table, data, settings)
+            by_data.append(_regret(runs, PLAN["seeds"] * drawn + seeds))
+        by_pool.append(by_data)
+    return np.array(by_pool)
 
 
-def _regret(runs: Sequence[Row], drawn: npt.NDArray[np.int64]) -> Array:
+def _regret(runs: pd.DataFrame, drawn: npt.NDArray[np.int64]) -> Array:
     """Return the regret of every way in every draw; a draw's first run has the default setting."""
-    diverged = np.array([bool(row["diverged"]) for row in runs])
-    accuracy = np.where(diverged, 0, [float(row["linear_trained"]) for row in runs])[drawn]
-    alive = (~diverged & [not collapsed(row) for row in runs])[drawn]
-    picked = [(accuracy * alive).sum(1) / alive.sum(1), accuracy[:, 0]]
-    for name in WAYS[2:]:
-        best = np.array([score(name, row) for row in runs])[drawn].argmax(1)
-        picked.append(np.take_along_axis(accuracy, best[:, None], 1)[:, 0])
-    return accuracy.max(1) - np.array(picked)
+    finished = runs["diverged"] == ""
+    accuracy = numbers(runs["linear_trained"]).where(finished, 0).to_numpy()[drawn]
+    alive = (finished & ~failed(runs)).to_numpy()[drawn]
+    picked = {RANDOM: (accuracy * alive).sum(1) / alive.sum(1), DEFAULT: accuracy[:, 0]}
+    draws = np.arange(len(drawn))
+    for name, values in scores(runs).fillna(-np.inf).items():
+        best = values.to_numpy()[drawn].argmax(1)
+        picked[name] = accuracy[draws, best]
+    return accuracy.max(1) - np.array([picked[way] for way in WAYS])
 
 
-def runs_of(rows: Sequence[Row], data: str, settings: Sequence[str]) -> list[Row]:
-    """Return the runs for choosing on a data set with these settings."""
-    return [
-        row
-        for row in rows
-        if row["part"] == CHOOSE and row["data"] == data and row["setting"] in settings
-    ]
+class Regrets:
+    """Texts about the regrets, with intervals from a bootstrap of the settings."""
 
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.exact = regrets(table, PLAN["pools"], bootstrap=False)
+        self.drawn = regrets(table, PLAN["pools"], bootstrap=True)
 
-def regret_tables(rows: Sequence[Row]) -> str:
-    """Return tables of mean regrets, their differences from the baselines, and regrets by pool."""
-    exact, drawn = regrets(rows, bootstrap=False), regrets(rows, bootstrap=True)
-
-    def mean(regret: Regrets, way: str, data: Sequence[str], loss: bool) -> Array:
-        pools = [pool for pool in POOLS if not (loss and pool == "method")]
-        row = WAYS.index(way)
-        return np.mean([regret[pool, name][row] for pool in pools for name in data], axis=0)
-
-    def cell(way: str, data: Sequence[str] = DATA, baseline: str = "") -> str:
-        loss = way == LOSS
-        values = [mean(regret, way, data, loss) for regret in (exact, drawn)]
-        if baseline:
-            values = [x - mean(r, baseline, data, loss) for x, r in zip(values, (exact, drawn))]
-        low, high = np.quantile(values[1], [0.025, 0.975])
+    def mean(self, way: str, baseline: str = "", data: slice | int = slice(None)) -> str:
+        """Return the mean regret over pools, minus that of a baseline, and its interval."""
+        samples = []
+        for regret in (self.exact, self.drawn):
+            values = regret[:, data, WAYS.index(way)]
+            if baseline:
+                values = values - regret[:, data, WAYS.index(baseline)]
+            if way == LOSS:  # the losses of different methods cannot be compared
+                values = np.delete(values, list(PLAN["pools"]).index("method"), axis=0)
+            samples.append(values.reshape(-1, DRAWS).mean(0))
+        exact, drawn = samples
         sign = "+" if baseline else ""
-        return f"{values[0].mean():{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return f"{exact.mean():{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
-    head = ["chosen by", *(f"regret on {data}" for data in DATA)]
-    head += [f"minus that of {name}" for name in WAYS[:3]]
-    table = [
-        [way, *(cell(way, [data]) for data in DATA), *(cell(way, DATA, name) for name in WAYS[:3])]
-        for way in WAYS
-    ]
-    pools = [
-        [way, *(", ".join(f"{exact[pool, data][i].mean():.1f}" for data in DATA) for pool in POOLS)]
-        for i, way in enumerate(WAYS)
-    ]
-    by_pool = markdown.table(["chosen by", *POOLS], pools)
-    return f"{markdown.table(head, table)}\n\nBy pool, on {' and '.join(DATA)}:\n\n{by_pool}"
+    def in_pools(self, way: str) -> list[str]:
+        """Return for each pool the mean regret on each data set."""
+        means = self.exact[:, :, WAYS.index(way)].mean(-1)
+        return [", ".join(f"{mean:.1f}" for mean in by_data) for by_data in means]
 
 
-def tau_table(rows: Sequence[Row]) -> str:
-    """Return Kendall's tau of each measure within settings, within SimSiam and across methods."""
+def taus(table: pd.DataFrame) -> pd.Series:
+    """Return Kendall's tau of each measure with linear accuracy, over the runs that have both."""
+    return scores(table).corrwith(numbers(table["linear_trained"]), method="kendall")
+
+
+def tau_of_choosing(table: pd.DataFrame) -> pd.DataFrame:
+    """Return texts with Kendall's tau on each data set, over seeds, SimSiam and methods."""
     simsiam = [name for name in PLAN["choose"] if name.startswith("simsiam")]
-    across = POOLS["method"]["among"]
+    groups = {"SimSiam": simsiam, "methods": PLAN["pools"]["method"]["among"]}
+    by_data = []
+    for data in DATA_TO_CHOOSE:
+        by_setting = [taus(runs_of(table, data, [setting])) for setting in PLAN["choose"]]
+        columns = {"over seeds": pd.DataFrame(by_setting).mean()}
+        for name, settings in groups.items():
+            runs = runs_of(table, data, settings)
+            columns[name] = taus(runs)
+            columns[f"{name}, no failed runs"] = taus(runs[~failed(runs)])
+        by_data.append(pd.DataFrame(columns))
+    return side_by_side(by_data)
 
-    def cell(name: str, settings: Sequence[str], dead: bool) -> str:
-        groups = [runs_of(rows, data, settings) for data in DATA]
-        groups = [[row for row in group if dead or not collapsed(row)] for group in groups]
-        return ", ".join(f"{tau(name, group):.2f}" for group in groups)
 
-    def over_seeds(name: str) -> str:
-        taus = (
-            [tau(name, runs_of(rows, data, [setting])) for setting in PLAN["choose"]]
-            for data in DATA
-        )
-        return ", ".join(f"{statistics.fmean(t for t in some if t == t):.2f}" for some in taus)
+def tau_of_all_runs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return texts with Kendall's tau on each data set, over the runs of all methods."""
+    by_data = []
+    for data in PLAN["data"]:
+        runs = table[(table["data"] == data) & (table["diverged"] == "")]
+        alive = runs[~failed(runs)]
+        by_data.append(pd.DataFrame({"all runs": taus(runs), "without failed runs": taus(alive)}))
+    return side_by_side(by_data)
 
-    columns = [(settings, dead) for settings in (simsiam, across) for dead in (True, False)]
-    head = ["measure", "over seeds", "SimSiam", "SimSiam, no failed runs"]
-    head += ["methods", "methods, no failed runs"]
-    body = [[n, over_seeds(n), *(cell(n, *column) for column in columns)] for n in MEASURES]
-    return markdown.table(head, body)
+
+def side_by_side(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return one table of texts with the numbers of all tables."""
+    first, *others = (table.map("{:.2f}".format) for table in tables)
+    for other in others:
+        first = first + ", " + other
+    return first

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from rdm_solo.data.draws import generator
 
+REPEATS = 3  # subsets of each size
 
-def intrinsic_dimension(x: Tensor, repeats: int = 3) -> float:
+
+def intrinsic_dimension(x: Tensor) -> float:
     """Estimate the intrinsic dimension from the length of the minimum spanning tree.
 
     The length of n points' tree grows as n^((d - 1) / d) for points of dimension d (Steele, 1988).
@@ -21,18 +23,23 @@ def intrinsic_dimension(x: Tensor, repeats: int = 3) -> float:
     >>> 1.7 < intrinsic_dimension(plane) < 2.3
     True
     """
+    if not x.isfinite().all():
+        return math.nan
     distances = torch.cdist(x.double(), x.double()).numpy()
     sizes, lengths = [], []
     for share in (8, 4, 2, 1):
-        for repeat in range(repeats if share > 1 else 1):
+        for repeat in range(REPEATS):
             order = torch.randperm(len(x), generator=generator("idest", share, repeat))
             rows = order[: len(x) // share].numpy()
+            tree = minimum_spanning_tree(distances[np.ix_(rows, rows)])
             sizes.append(len(rows))
-            lengths.append(float(minimum_spanning_tree(distances[np.ix_(rows, rows)]).sum()))
+            lengths.append(float(tree.sum()))
+            if share == 1:  # all rows: every repeat is the same
+                break
     if min(lengths) <= 0:
         return 0.0
-    slope = float(np.polyfit(np.log(sizes), np.log(lengths), 1)[0])
-    return 1 / (1 - slope) if slope < 1 else math.nan
+    slope, _ = np.polyfit(np.log(sizes), np.log(lengths), 1)
+    return 1 / (1 - float(slope)) if slope < 1 else math.nan
 
 
 def explained_variance(x: Tensor) -> float:
@@ -41,9 +48,11 @@ def explained_variance(x: Tensor) -> float:
     >>> round(explained_variance(torch.eye(4)[:, :2] * 1.0), 3)
     0.833
     """
-    centred = x.double() - x.double().mean(0)
-    lam = torch.linalg.svdvals(centred).square()
-    if float(lam.sum()) == 0:
+    if not x.isfinite().all():
+        return math.nan
+    x = x.double()
+    lam = torch.linalg.svdvals(x - x.mean(0)).square()
+    if lam.sum() == 0:
         return 1.0
     shares = torch.zeros(x.shape[1], dtype=torch.float64)
     shares[: len(lam)] = lam

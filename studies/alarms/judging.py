@@ -2,147 +2,114 @@
 
 import math
 import random
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from rdm_solo.collapse.rules import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+from rdm_solo.collapse.rules import RULES, WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
+from rdm_solo.methods.descriptions import METHODS
 from studies.alarms.plan import PLAN
-from studies.alarms.runs import READ
-from studies.table import Row, series
+from studies.study import numbers, series
 
 WARMUP = 3
 CLASSES = {"textures": 12, "angles": 12, "digits": 10}
 PREVALENCE = 0.1  # share of failed runs for which precision is stated
-LABELS = ("val/knn_acc1", "val/acc1")  # columns that need labelled images
+KINDS = {rule.kind for rule in RULES} - {WRONG_WAY}
+
+Row = Mapping[str, str]
 
 
-def gain(row: Row) -> float:
+def gains(table: pd.DataFrame) -> pd.Series:
     """Return the final linear accuracy minus the untrained network's, in percentage points."""
-    return float(row["linear_trained"]) - float(row["linear_untrained"])
+    return numbers(table["linear_trained"]) - numbers(table["linear_untrained"])
 
 
-def collapsed(row: Row) -> bool:
-    """Return whether the run failed: its linear accuracy gained less than the plan's margin."""
-    return gain(row) < PLAN["margin"]
+def failed(table: pd.DataFrame) -> pd.Series:
+    """Return which runs failed: their linear accuracy gained less than the plan's margin."""
+    return gains(table) < PLAN["margin"]
 
 
-def history(row: Row, labels: bool = True) -> list[MeasuredEpoch]:
-    """Return the epochs of a run as the rules read them; epoch 0 is the untrained network."""
-    names = [name for name in READ if labels or name not in LABELS]
-    columns = [series(row[name]) for name in names]
-    k = int(row["dimensions"])
-    epochs = [
-        {name: value for name, value in zip(names, values) if not math.isnan(value)}
-        for values in zip(*columns)
-    ]
-    classes = CLASSES[row["data"]] if labels else None
-    return [MeasuredEpoch.read(e, number, k, classes) for number, e in enumerate(epochs)]
+def epochs_of(row: Row) -> pd.DataFrame:
+    """Return a run's columns by epoch; epoch 0 is the untrained network."""
+    names = PLAN["recorded"]["every epoch"]
+    return pd.DataFrame({name: series(row[name]) for name in names})
 
 
-Epochs = Sequence[MeasuredEpoch]
-Alarm = Callable[[Row], int | None]  # returns the epoch of a run's first alarm
+def alarm(row: Row, rule: Mapping[str, Any]) -> float:
+    """Return the epoch of a run's first alarm by one of the plan's rules; NaN if there is none."""
+    epochs = epochs_of(row)
+    if "below" in rule:
+        return below(epochs, rule["below"], "above untrained" in rule)
+    classes: int | None = CLASSES[row["data"]]
+    if "without labels" in rule:
+        epochs, classes = epochs.drop(columns=PLAN["labels"]), None
+    kinds = KINDS if rule["kinds"] == "all" else set(rule["kinds"])
+    measured = []
+    for number, values in enumerate(epochs.to_dict("records")):
+        measured.append(MeasuredEpoch.read(values, number, int(row["dimensions"]), classes))
+        if kinds.intersection(kinds_of_collapse(measured, Bounds(warmup=WARMUP))):
+            return number
+    return math.nan
 
 
-def package_rules(
-    bounds: Bounds | None = None, labels: bool = True, without: Sequence[str] = ()
-) -> Alarm:
-    """Return a rule: the first alarm of any of the package's rules except the negative gap."""
-    bounds = bounds or Bounds(warmup=WARMUP)
-
-    def alarm(row: Row) -> int | None:
-        epochs = history(row, labels)
-        for end in range(1, len(epochs) + 1):
-            kinds = kinds_of_collapse(epochs[:end], bounds)
-            if {*kinds} - {WRONG_WAY, *without}:
-                return epochs[end - 1].epoch
-        return None
-
-    return alarm
+def below(epochs: pd.DataFrame, bounds: Mapping[str, float], above_untrained: bool) -> float:
+    """Return the epoch after two measured epochs in a row in which a column is below its bound."""
+    columns, limits = epochs[list(bounds)], pd.Series(bounds)
+    if above_untrained:
+        limits += columns.loc[0]
+    measured = columns.loc[WARMUP + 1 :].dropna()
+    low = (measured < limits).any(axis=1)
+    twice = low & low.shift(fill_value=False)
+    return float(twice.idxmax()) if twice.any() else math.nan
 
 
-def below(column: str, bound: Callable[[float], float], in_a_row: int = 2) -> Alarm:
-    """Return a rule on one column: the last ``in_a_row`` measured values are below a bound.
+def judge(table: pd.DataFrame, rule: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the runs that a rule applies to, with their gain, label and first alarm.
 
-    ``bound`` computes it from the untrained network's value.
+    Diverged runs are left out; they stop with an error by themselves.
     """
-
-    def alarm(row: Row) -> int | None:
-        values = series(row[column])
-        limit, count = bound(values[0]), 0
-        for epoch, value in enumerate(values):
-            if epoch <= WARMUP or math.isnan(value):
-                continue
-            count = count + 1 if value < limit else 0
-            if count == in_a_row:
-                return epoch
-        return None
-
-    return alarm
+    judged = table["diverged"] == ""
+    if "softmax" in rule:
+        judged &= table["method"].map(lambda name: METHODS[name].softmax)
+    table = table[judged]
+    alarms = [alarm(row, rule) for row in table.to_dict("records")]
+    runs = table[["data", "setting", "method"]]
+    return runs.assign(gain=gains(table), failed=failed(table), alarm=alarms)
 
 
-class Rates(NamedTuple):
-    """Counts of failed runs, those detected, healthy runs, and false alarms among them."""
-
-    detected: int
-    collapses: int
-    false: int
-    healthy: int
-
-    @property
-    def precision(self) -> float:
-        """Return the share of alarms that are right if one run in ten fails."""
-        hits = PREVALENCE * self.detected / max(self.collapses, 1)
-        alarms = hits + (1 - PREVALENCE) * self.false / max(self.healthy, 1)
-        return hits / alarms if alarms else math.nan
+def counts(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return for each setting the failed runs, those detected, healthy runs, and false alarms."""
+    alarm, failed = runs["alarm"].notna(), runs["failed"]
+    columns = {
+        "detected": alarm & failed,
+        "collapses": failed,
+        "false": alarm & ~failed,
+        "healthy": ~failed,
+    }
+    return pd.DataFrame(columns).groupby(runs["setting"], sort=False).sum()
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A run, whether it failed, and the epoch of its first alarm."""
+def shares(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return the rates in per cent.
 
-    row: Row
-    collapsed: bool
-    warned: int | None
-
-
-def judge(rows: Sequence[Row], alarm: Alarm) -> list[Judged]:
-    """Judge the runs that did not diverge; a diverged run stops with an error by itself."""
-    return [Judged(row, collapsed(row), alarm(row)) for row in rows if not row["diverged"]]
+    ``precision`` is the share of alarms that are right if one run in ten fails.
+    """
+    detected = counts["detected"] / counts["collapses"]
+    false = counts["false"] / counts["healthy"]
+    hits = PREVALENCE * detected
+    precision = hits / (hits + (1 - PREVALENCE) * false)
+    return 100 * pd.DataFrame({"detected": detected, "false": false, "precision": precision})
 
 
-def rates(runs: Sequence[Judged]) -> Rates:
-    hits = [run.warned is not None for run in runs if run.collapsed]
-    false = [run.warned is not None for run in runs if not run.collapsed]
-    return Rates(sum(hits), len(hits), sum(false), len(false))
-
-
-def intervals(runs: Sequence[Judged], repeats: int = 2000) -> dict[str, tuple[float, float]]:
-    """Return 95 % intervals of the rates, in per cent, bootstrapped over settings.
+def intervals(counts: pd.DataFrame, repeats: int = 2000) -> pd.DataFrame:
+    """Return 95 % intervals of the rates, bootstrapped over settings.
 
     Runs of one setting are alike, so whole settings are drawn with replacement.
     """
-    by_setting: Mapping[str, list[Judged]] = defaultdict(list)
-    for run in runs:
-        by_setting[run.row["setting"]].append(run)
-    groups, dice = list(by_setting.values()), random.Random(0)
-    samples: dict[str, list[float]] = {"detected": [], "false": [], "precision": []}
-    for _ in range(repeats):
-        drawn = [run for group in dice.choices(groups, k=len(groups)) for run in group]
-        sample = rates(drawn)
-        if sample.collapses and sample.healthy:
-            samples["detected"].append(100 * sample.detected / sample.collapses)
-            samples["false"].append(100 * sample.false / sample.healthy)
-            if not math.isnan(sample.precision):
-                samples["precision"].append(100 * sample.precision)
-    return {name: _ends(values) for name, values in samples.items()}
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    if not ordered:
-        return math.nan, math.nan
-    return ordered[int(0.025 * len(ordered))], ordered[
-        min(len(ordered) - 1, int(0.975 * len(ordered)))
-    ]
+    dice = random.Random(0)
+    n = len(counts)
+    drawn = [dice.choices(range(n), k=n) for _ in range(repeats)]
+    samples = pd.DataFrame(counts.to_numpy()[drawn].sum(1), columns=counts.columns)
+    judged = samples[(samples["collapses"] > 0) & (samples["healthy"] > 0)]
+    return shares(judged).quantile([0.025, 0.975], interpolation="higher")

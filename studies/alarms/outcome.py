@@ -32,7 +32,8 @@ class Outcome(pl.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, folder: Path, data: str, held_out: int, batch_norm: bool = True) -> None:
-        self.path, self.batch_norm = Path(folder) / FILE, batch_norm
+        self.path = Path(folder) / FILE
+        self.batch_norm = batch_norm
         self.images = labelled(data, held_out)
         self.values: dict[str, float] = {}
 
@@ -53,14 +54,14 @@ class Outcome(pl.Callback):  # type: ignore[misc]
     def _measure(self, model: Any, when: str) -> None:
         training = model.training
         model.eval()
-        (x, y), (x_held, y_held) = (
-            extract(model.backbone, loader(self.images, part, 512)) for part in ("train", "val")
-        )
+        x, y = extract(model.backbone, loader(self.images, "train", 512))
+        x_held, y_held = extract(model.backbone, loader(self.images, "val", 512))
         model.train(training)
         self.values[f"linear_{when}"] = linear_accuracy(x, y, x_held, y_held)
         if when == "trained":
             self.values |= clean_values(x)
-            few = torch.randperm(len(x), generator=generator("few labels"))[:FEW_LABELS]
+            order = torch.randperm(len(x), generator=generator("few labels"))
+            few = order[:FEW_LABELS]
             self.values["knn_few"] = knn_accuracy(x[few], y[few], x_held, y_held)
         write_atomically(self.path, json.dumps(self.values) + "\n")
 
@@ -75,25 +76,29 @@ def linear_accuracy(x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> flo
     if not (x.isfinite().all() and x_held.isfinite().all()):
         return math.nan
     x, x_held = x.double(), x_held.double()
+    mean = x.mean(0)
     scale = (x.var(0) + 1e-4 * x.square().mean() + 1e-60).sqrt()
-    classifier = LogisticRegression(max_iter=500).fit(((x - x.mean(0)) / scale).numpy(), y.numpy())
-    return 100 * float(classifier.score(((x_held - x.mean(0)) / scale).numpy(), y_held.numpy()))
+    train = (x - mean) / scale
+    held_out = (x_held - mean) / scale
+    classifier = LogisticRegression(max_iter=500)
+    classifier.fit(train.numpy(), y.numpy())
+    return 100 * float(classifier.score(held_out.numpy(), y_held.numpy()))
 
 
 def clean_values(x: Tensor) -> dict[str, float]:
     """Return the measures of clean features, computed in eval() mode."""
     metric = FeatureSpectra(x.shape[1])
     metric.update([x])
-    values = metric.compute()
-    values = {f"clean_{name.removesuffix('/features')}": value for name, value in values.items()}
-    finite = bool(x.isfinite().all())
-    values["clean_idest"] = intrinsic_dimension(x) if finite else math.nan
-    values["clean_explained"] = explained_variance(x) if finite else math.nan
+    values = {}
+    for name, value in metric.compute().items():
+        values[f"clean_{name.removesuffix('/features')}"] = value
+    values["clean_idest"] = intrinsic_dimension(x)
+    values["clean_explained"] = explained_variance(x)
     return values
 
 
 def _drop_batch_norm(model: nn.Module) -> None:
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
+        for name, child in module.named_children():
             if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 setattr(module, name, nn.Identity())

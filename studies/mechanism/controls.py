@@ -5,7 +5,7 @@ projections, or comes as close to it as it can. A gap is the difference of the e
 both branches' outputs, scaled to unit length.
 """
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ HALVINGS = 20  # bisection steps for the noise's scale, between 0 and 16 times t
 
 def rank_of(x: Tensor) -> float:
     """Return the effective rank of rows scaled to unit length."""
-    return float(effective_rank(correlation(nn.functional.normalize(x.detach(), dim=1))))
+    rows = nn.functional.normalize(x.detach(), dim=1)
+    return float(effective_rank(correlation(rows)))
 
 
 class Reference(nn.Module):
@@ -37,30 +38,45 @@ class Reference(nn.Module):
 
 
 class Rotated(Reference):
-    """The reference filter, then a random rotation, drawn once or (``anew``) for each view."""
+    """The reference filter, then a random rotation that is drawn once."""
 
-    def __init__(self, seed: int, anew: bool = False) -> None:
-        super().__init__(seed)
-        self.anew, self.rotation = anew, torch.empty(0)
+    rotation: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.anew or not self.rotation.numel():
-            normal = torch.randn(x.shape[1], x.shape[1], generator=self.draw, dtype=torch.float64)
-            q, r = torch.linalg.qr(normal)
-            self.rotation = (q * r.diagonal().sign()).to(x)  # uniform over all rotations
+        if self.rotation is None:
+            self.rotation = self.draw_rotation(x.shape[1]).to(x)
         return super().forward(x) @ self.rotation
+
+    def draw_rotation(self, k: int) -> Tensor:
+        """Draw uniformly from all rotations."""
+        normal = torch.randn(k, k, generator=self.draw, dtype=torch.float64)
+        q, r = torch.linalg.qr(normal)
+        return q * r.diagonal().sign()
+
+
+class RotatedAnew(Rotated):
+    """The reference filter, then a random rotation that is drawn for each view."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rotation = None
+        return super().forward(x)
 
 
 class Noise(Reference):
     """The projections plus normal noise, whose scale gives them the reference's rank."""
 
     def forward(self, x: Tensor) -> Tensor:
-        x, wanted = x.detach(), rank_of(super().forward(x))
-        noise = torch.randn(x.shape, generator=self.draw).to(x) * x.square().mean().sqrt()
+        x = x.detach()
+        target_rank = rank_of(super().forward(x))
+        scale = x.square().mean().sqrt()
+        noise = torch.randn(x.shape, generator=self.draw).to(x) * scale
         low, high = 0.0, 16.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if rank_of(x + middle * noise) < wanted else (low, middle)
+            if rank_of(x + middle * noise) < target_rank:
+                low = middle
+            else:
+                high = middle
         return x + low * noise
 
 
@@ -68,26 +84,27 @@ class Truncation(Reference):
     """An online filter that keeps the largest directions, as many as give the reference's gap."""
 
     def forward(self, x: Tensor) -> Tensor:
-        own = rank_of(x)
-        wanted = rank_of(super().forward(x)) - own
+        rank = rank_of(x)
+        gap = rank_of(super().forward(x)) - rank
         vectors = torch.linalg.svd(x.detach().double(), full_matrices=False).Vh.mT.to(x)
-        kept = [vectors[:, : r + 1] @ vectors[:, : r + 1].mT for r in range(vectors.shape[1])]
-        W = min(kept, key=lambda W: abs(own - rank_of(x @ W) - wanted))
-        return x @ W
+        closest = math.inf
+        for r in range(1, vectors.shape[1] + 1):
+            W = vectors[:, :r] @ vectors[:, :r].mT
+            miss = abs(rank - rank_of(x @ W) - gap)
+            if miss < closest:
+                closest, filtered = miss, x @ W
+        return filtered
 
 
-TARGETS: dict[str, Callable[[int], nn.Module]] = {
-    "rotated": Rotated,
-    "rotated anew": lambda seed: Rotated(seed, anew=True),
-    "noise": Noise,
-}
+TARGETS = {"rotated": Rotated, "rotated anew": RotatedAnew, "noise": Noise}
 
 
 class Arm(pl.Callback):  # type: ignore[misc]
     """Put an arm's module into the heads of a SimSiam with ``filter=identity``."""
 
     def __init__(self, arm: str, seed: int) -> None:
-        self.arm, self.seed = arm, seed
+        self.arm = arm
+        self.seed = seed
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self.arm == "truncation":

@@ -19,4 +19,6 @@ def held_out(**options: Any) -> Dataset:
     data = textures(**options) if options else digits()
     order = torch.randperm(len(data.train), generator=generator("mechanism", "held out"))
     fifth = len(order) // 5
-    return replace(data, train=rows(data.train, order[fifth:]), val=rows(data.train, order[:fifth]))
+    train = rows(data.train, order[fifth:])
+    val = rows(data.train, order[:fifth])
+    return replace(data, train=train, val=val)

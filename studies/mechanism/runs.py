@@ -1,130 +1,104 @@
 """Train one run of the trial, probe it, and return its row."""
 
 import json
-import math
-import statistics
-import tempfile
-from collections import defaultdict
-from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.timing import processor
-from rdm_solo import runs
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
 from studies import training
 from studies.evidence.probe import FILE
-from studies.evidence.runs import commit
-from studies.mechanism.plan import DATA, OK, PLAN, SETTINGS, TUNING, Cell, Run, Stage, stages
-from studies.table import Row
+from studies.mechanism.plan import CELL, DATA, PLAN, SETTINGS, TUNING, Cell, Run, Stage, stages
+from studies.study import cells, numbers
 
 WARMUP = 6
-LAST = {
-    "erank": "erank/centred",
-    "erank online": "erank/online",
-    "erank target": "erank/target",
-    "erank features": "erank/features_centred",
-}
-SPEEDS = range(7, 13)  # epochs over which the slope is averaged
+SPEEDS = "7,8,9,10,11,12"  # epochs over which the slope is averaged
+ARM, PROBE, SLOPES = "+callbacks.arm", "+callbacks.probe", "+callbacks.speeds"
 
 
-def missing(rows: Sequence[Row]) -> list[Run]:
-    """Return the missing runs of the first unfinished stage.
+def planned(table: pd.DataFrame) -> list[Run]:
+    """Return all runs that can be named already.
 
-    The counted runs follow once all runs that choose its learning rates are there.
+    The counted runs of a cell follow once all runs that choose its learning rate are there.
     """
-    present = {(cell_of(row), int(row["seed"]), row["rate"]) for row in rows}
+    accuracies = tuned_accuracies(table)
+    planned: list[Run] = []
     for stage in stages().values():
-        planned = [
-            Run(cell, seed, rate)
-            for seed in TUNING
-            for cell in stage.cells
-            for rate in rates_to_try(rows, cell, stage)
-        ]
-        if not (todo := [run for run in planned if run not in present]):
-            chosen = {cell: rate_of(rows, cell) if stage.rates else "" for cell in stage.cells}
-            planned = [Run(cell, seed, chosen[cell]) for seed in stage.seeds for cell in chosen]
-            todo = [run for run in planned if run not in present]
-        if todo:
-            return todo
-    return []
+        counted = []
+        for cell in stage.cells:
+            tried = accuracies.get(cell, pd.Series(dtype=float))
+            rates = rates_to_try(stage, tried)
+            for seed in TUNING:
+                planned += [Run(*cell, seed, rate) for rate in rates]
+            if set(rates) <= set(tried.index):
+                rate = best_rate(tried) if rates else ""
+                counted += [Run(*cell, seed, rate) for seed in stage.seeds]
+        planned += counted
+    return planned
 
 
-def rates_to_try(rows: Sequence[Row], cell: Cell, stage: Stage) -> list[str]:
+def rates_to_try(stage: Stage, tried: pd.Series) -> list[str]:
     """Return the stage's rates, then the neighbours of the best one in ``stage.wider`` as well."""
-    if not stage.wider or not set(stage.rates) <= _accuracies(rows, cell).keys():
+    if not stage.wider or not set(stage.rates) <= set(tried.index):
         return stage.rates
-    best = stage.wider.index(rate_of(rows, cell))
-    return list(dict.fromkeys([*stage.rates, *stage.wider[max(0, best - 1) : best + 2]]))
+    best = stage.wider.index(best_rate(tried))
+    neighbours = stage.wider[max(0, best - 1) : best + 2]
+    return list(dict.fromkeys([*stage.rates, *neighbours]))
 
 
-def cell_of(row: Row) -> Cell:
-    """Return the cell that a row belongs to."""
-    return Cell(row["setting"], row["data"], int(row["epochs"]))
+def best_rate(tried: pd.Series) -> str:
+    """Return the learning rate with the best accuracy; of equal ones the smallest."""
+    smallest_first = tried.sort_index(key=lambda rates: rates.astype(float))
+    return str(smallest_first.idxmax())
 
 
-def rate_of(rows: Sequence[Row], cell: Cell) -> str:
-    """Return the learning rate with the best mean accuracy over the tuning seeds."""
-    accuracies = _accuracies(rows, cell)
-    smallest_first = sorted(accuracies, key=float)  # of equal rates the first is chosen
-    return max(smallest_first, key=lambda rate: accuracies[rate])
-
-
-def _accuracies(rows: Sequence[Row], cell: Cell) -> dict[str, float]:
-    """Return the mean accuracy of each rate that all tuning seeds have tried."""
-    accuracies: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if int(row["seed"]) in TUNING and cell_of(row) == cell:
-            accuracies[row["rate"]].append(float(row["linear"]) if row["status"] == OK else 0.0)
-    return {
-        rate: statistics.fmean(values)
-        for rate, values in accuracies.items()
-        if len(values) == len(TUNING)
-    }
+def tuned_accuracies(table: pd.DataFrame) -> dict[Cell, pd.Series]:
+    """Return for each cell the mean accuracy of each rate that all tuning seeds have tried."""
+    tuning = table[table["seed"].isin(list(map(str, TUNING)))]
+    linear = numbers(tuning["linear"]).where(tuning["status"] == training.OK, 0.0)
+    accuracies = {}
+    for (setting, data, epochs), rows in tuning.groupby(list(CELL)):
+        by_rate = linear[rows.index].groupby(rows["rate"])
+        complete = by_rate.count() == len(TUNING)
+        accuracies[Cell(setting, data, int(epochs))] = by_rate.mean()[complete]
+    return accuracies
 
 
 def options(run: Run) -> list[str]:
     """Return the options of ``rdm-solo train``."""
-    (setting, data, epochs), seed, rate = run
-    chosen = [*SETTINGS[setting], f"max_epochs={epochs}", f"seed={seed}"]
-    if rate:
-        chosen.append(f"optimizer.lr={rate}")
-    if seed in TUNING:
+    chosen = [*PLAN["shared"], *DATA[run.data], *SETTINGS[run.setting]]
+    chosen += [f"max_epochs={run.epochs}", f"seed={run.seed}"]
+    chosen.append(f"{PROBE}._target_=studies.evidence.probe.Probe")
+    chosen.append(f"{PROBE}.epochs=[0,{run.epochs}]")
+    if run.rate:
+        chosen.append(f"optimizer.lr={run.rate}")
+    if run.seed in TUNING:
         chosen.append("dataset.source._target_=studies.mechanism.data.held_out")
-    if any(option.startswith("+callbacks.arm") for option in chosen):
-        target = "+callbacks.arm._target_=studies.mechanism.controls.Arm"
-        chosen += [target, f"+callbacks.arm.seed={seed}"]
-    chosen += _callback("probe", "studies.evidence.probe.Probe", [0, epochs])
-    if setting in PLAN["settings"]["rate"]:
-        chosen += _callback("speeds", "rdm_solo.callbacks.Speeds", SPEEDS)
-    return [*PLAN["shared"], *DATA[data], *chosen]
+    if any(option.startswith(ARM) for option in chosen):
+        chosen.append(f"{ARM}._target_=studies.mechanism.controls.Arm")
+        chosen.append(f"{ARM}.seed={run.seed}")
+    if run.setting in PLAN["settings"]["rate"]:
+        chosen.append(f"{SLOPES}._target_=studies.mechanism.speeds.Speeds")
+        chosen.append(f"{SLOPES}.epochs=[{SPEEDS}]")
+    return chosen
 
 
-def _callback(name: str, target: str, epochs: Sequence[int]) -> list[str]:
-    listed = ",".join(map(str, epochs))
-    return [f"+callbacks.{name}._target_={target}", f"+callbacks.{name}.epochs=[{listed}]"]
-
-
-def measure(cell: Cell, seed: int, rate: str) -> Row:
+def measure(*key: str) -> dict[str, str]:
     """Return one row of the table; a diverged run has the accuracy of its untrained network."""
-    about = cell._asdict() | {"seed": seed, "rate": rate, "status": OK, "code": commit()}
-    about |= {"processor": processor()}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        summary = training.train(options(Run(cell, seed, rate)), folder)
-        about |= {"seconds": f"{summary['seconds']:.0f}", "versions": training.versions(summary)}
-        probes = json.loads((folder / FILE).read_text())
-        values = {"linear untrained": probes["0"]["linear"]}
-        if diverged := training.divergence(summary):
-            values |= {"linear": probes["0"]["linear"], "knn": probes["0"]["knn"], "erank": 1.0}
-            about["status"] = diverged
-        else:
-            values |= {kind: probes[str(cell.epochs)][kind] for kind in ("linear", "knn")}
-            metrics = runs.read_metrics(folder)
-            values |= {name: float(metrics[column][-1]) for name, column in LAST.items()}
-            epochs = zip(metrics["epoch"], metrics["erank/gap"])
-            gaps = [gap for epoch, gap in epochs if epoch > WARMUP and math.isfinite(gap)]
-            values["gap"] = statistics.fmean(gaps)
-            if slopes := list(filter(math.isfinite, metrics["rate/slope"])):
-                values["slope"] = statistics.fmean(slopes)
-    return {name: str(value) for name, value in about.items()} | {
-        name: f"{value:.7g}" for name, value in values.items()
-    }
+    planned = Run(*key)
+    with training.trained(options(planned)) as (run, about):
+        probes = json.loads((run.folder / FILE).read_text())
+    untrained = probes["0"]
+    status = training.divergence(run) or training.OK
+    if status != training.OK:
+        values = untrained | {"erank": 1.0}
+    else:
+        values = probes[str(planned.epochs)]
+        values |= {name: run.last(column) for name, column in PLAN["last"].items()}
+        after_warmup = run.metrics["epoch"] > WARMUP
+        values["gap"] = np.nanmean(run.metrics["erank/gap"][after_warmup])
+        slopes = run.metrics["rate/slope"]
+        if np.isfinite(slopes).any():
+            values["slope"] = np.nanmean(slopes)
+    values["linear untrained"] = untrained["linear"]
+    row = {name: str(value) for name, value in planned._asdict().items()}
+    return {**row, "status": status, **cells(values), **about}

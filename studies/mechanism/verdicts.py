@@ -1,264 +1,217 @@
-"""Answer the trial's questions from the table, by the rules of ``plan.yaml``."""
+"""Answer the trial's questions from its runs, by the rules of ``plan.yaml``."""
 
-import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
 
-from studies.intervals import Difference, difference, holm
-from studies.mechanism.plan import DATA, PLAN, TUNING, Cell, cells
-from studies.mechanism.runs import cell_of
-from studies.table import Row
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
-VARIANTS = ("textures", "angles")  # a verdict needs both
-WORKS, FAILS, OPEN = "works", "fails", "undecided"
-MATCHED = ("truncation", "rotated", "rotated anew", "noise")
-WITHOUT_GAP = {"both": "identity", "both, none stopped": "identity, none stopped"}
-ALPHAS = ("0.25", "0.5", "1")
-BATCHES, MOMENTA = (16, 64, 256), ("0.5", "0.998")
+from studies.intervals import difference, holm
+from studies.mechanism.plan import CELL, DATA, PLAN
+from studies.study import numbers
+
+VARIANTS = ["textures", "angles"]  # a verdict needs both
+OPEN = "undecided"
+MATCHED = ["truncation", "rotated", "rotated anew", "noise"]
+WITHOUT_GAP = [("both", "identity"), ("both, none stopped", "identity, none stopped")]
 METHODS, FILTERS = ("SimSiam", "BYOL"), ("learnable", "-0.3", "-0.5", "-1")
 
-
-class Comparison(NamedTuple):
-    """A column of two cells, and the value that their difference by seed is tested against."""
-
-    cell: Cell
-    other: Cell
-    column: str = "linear"
-    against: float = 0.0
+Answer = tuple[str, pd.DataFrame]  # a sentence, and the tests that it follows from
 
 
-class Judged(NamedTuple):
-    """A test and its p after Holm's correction."""
-
-    test: Difference
-    p: float
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 if the mean is significantly above or below the tested value, else 0."""
-        if self.p >= PLAN["alpha"]:
-            return 0
-        return 1 if self.test.mean > self.test.zero else -1
-
-    @property
-    def word(self) -> str:
-        """Return works, fails or undecided, for a test against a margin."""
-        if self.sign > 0:
-            return WORKS
-        return FAILS if self.test.high < self.test.zero else OPEN
+def runs_of(table: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
+    """Return what the runs with these seeds measured, by setting, data set, length and seed."""
+    counted = table[table["seed"].isin(list(map(str, seeds)))]
+    in_order = pd.CategoricalDtype(list(DATA), ordered=True)
+    index = counted[[*CELL, "seed"]].astype({"data": in_order, "epochs": int, "seed": int})
+    measured = numbers(counted.loc[:, "linear":"slope"])
+    return measured.set_index(pd.MultiIndex.from_frame(index)).sort_index()
 
 
-Results = dict[Any, Judged]
+def pairs(runs: pd.DataFrame, column: str, first: str, other: str) -> pd.Series:
+    """Return differences of two settings by data set, length and seed."""
+    return (runs.loc[first, column] - runs.loc[other, column]).dropna()
 
 
 def compare(
-    setting: str, other: str, data: str, column: str = "linear", against: float = 0.0
-) -> Comparison:
-    """Return the comparison of two settings of 30 epochs."""
-    return Comparison(Cell(setting, data), Cell(other, data), column, against)
+    runs: pd.DataFrame, settings: Iterable[Sequence[str]], columns: Mapping[str, float]
+) -> pd.DataFrame:
+    """Test pairs of settings in each column on each data set and length that both have.
+
+    ``columns`` has the value that differences in a column are tested against.
+    """
+    tests = []
+    for column, against in columns.items():
+        for first, other in settings:
+            samples = pairs(runs, column, first, other).groupby(["data", "epochs"])
+            for (data, epochs), sample in samples:
+                about = {"first": first, "other": other, "data": data, "epochs": epochs}
+                test = difference(sample.to_numpy(), against)
+                tests.append({**about, "column": column, **test._asdict()})
+    return pd.DataFrame(tests)
 
 
-def values(rows: Sequence[Row], cell: Cell, column: str = "linear") -> dict[int, float]:
-    """Return a column of a cell's runs by seed, without the runs that chose its learning rate."""
-    found = {int(row["seed"]): row[column] for row in rows if cell_of(row) == cell}
-    return {seed: float(value) for seed, value in found.items() if value and seed not in TUNING}
+def judge(tests: pd.DataFrame) -> pd.DataFrame:
+    """Correct p after Holm over all tests, and add what each of them says.
+
+    ``sign`` is 1 or -1 if the mean is significantly above or below the tested value, else 0.
+    ``outcome`` is 1 if a setting works against a margin, -1 if it fails, else 0.
+    """
+    tests = tests.assign(p=holm(tests["p"]))
+    tests["sign"] = np.sign(tests["mean"] - tests["zero"]) * (tests["p"] < PLAN["alpha"])
+    fails = (tests["high"] < tests["zero"]) & (tests["sign"] <= 0)
+    tests["outcome"] = tests["sign"].clip(lower=0) - fails
+    return tests
 
 
-def pairs(rows: Sequence[Row], each: Comparison) -> dict[int, float]:
-    """Return the difference of each seed that has both values."""
-    first, other = (values(rows, cell, each.column) for cell in (each.cell, each.other))
-    return {seed: first[seed] - other[seed] for seed in first if seed in other}
+def agreed(tests: pd.DataFrame, result: str) -> pd.Series:
+    """Return a result on which both variants agree, else 0, by column and pair of settings."""
+    variants = tests[tests["data"].isin(VARIANTS)]
+    results = variants.groupby(["column", "first", "other"], sort=False)[result]
+    return results.first().where(results.nunique() == 1, 0)
 
 
-def test(rows: Sequence[Row], each: Comparison) -> Difference:
-    """Test a comparison against its value."""
-    return difference([*pairs(rows, each).values()], each.against)
+def rows_of(question: str) -> dict[str, list[str]]:
+    """Return the two settings of each row in the question's first panel."""
+    rows: dict[str, list[str]] = PLAN["questions"][question]["panels"][0]["rows"]
+    return rows
 
 
-def judge(rows: Sequence[Row], comparisons: Iterable[Comparison]) -> Results:
-    """Test each comparison that has runs (the second stage has no digits), corrected after Holm."""
-    return _corrected({each: test(rows, each) for each in comparisons if pairs(rows, each)})
-
-
-def _corrected(tests: Mapping[Any, Difference]) -> Results:
-    p = holm({each: test.p for each, test in tests.items()})
-    return {each: Judged(test, p[each]) for each, test in tests.items()}
-
-
-def sufficient(rows: Sequence[Row]) -> tuple[str, Results]:
+def sufficient(runs: pd.DataFrame) -> Answer:
     """Answer whether a gap is sufficient; only arms whose gap is large enough decide."""
-    arms, margin = ("power", *MATCHED), PLAN["margin"]
-    tests = [compare(arm, "identity", data, against=margin) for data in DATA for arm in arms]
-    judged = judge(rows, tests)
-    words = {
-        _word(judged, arm, "identity", "linear", margin)
-        for arm in MATCHED
-        if all(is_matched(rows, data, arm) for data in VARIANTS)
-    }
-    if FAILS in words:
-        return "a gap does not suffice", judged
-    return ("a gap suffices" if words == {WORKS} else OPEN), judged
+    arms = rows_of("sufficient").values()
+    tests = judge(compare(runs, arms, {"linear": PLAN["margin"]}))
+    gaps = runs["gap"].groupby(["setting", "data"]).mean().unstack()[VARIANTS]
+    is_matched = (gaps >= gaps.loc["power"] / 2).all(axis=1)
+    matched = [arm for arm in MATCHED if is_matched[arm]]
+    outcomes = set(agreed(tests, "outcome")["linear"][matched])
+    if -1 in outcomes:
+        return "a gap does not suffice.", tests
+    if outcomes == {1}:
+        return "a gap suffices.", tests
+    return f"{OPEN}.", tests
 
 
-def is_matched(rows: Sequence[Row], data: str, arm: str) -> bool:
-    """Return whether an arm's mean gap is at least half of the reference's."""
-    gap, reference = (
-        statistics.fmean(values(rows, Cell(name, data), "gap").values()) for name in (arm, "power")
-    )
-    return gap >= reference / 2
-
-
-def necessary(rows: Sequence[Row]) -> tuple[dict[str, str], Results]:
+def necessary(runs: pd.DataFrame) -> Answer:
     """Answer whether a gap is necessary, by the accuracy and by the rank.
 
     The settings without a gap are those whose branches have equal outputs.
     """
     margins = {"linear": PLAN["margin"], "erank": PLAN["margin_rank"]}
-    judged = judge(
-        rows,
-        [
-            compare(*pair, data, column, margin)
-            for column, margin in margins.items()
-            for data in DATA
-            for pair in WITHOUT_GAP.items()
-        ],
-    )
+    tests = judge(compare(runs, WITHOUT_GAP, margins))
     answers = {}
-    for column, margin in margins.items():
-        words = {_word(judged, *pair, column, margin) for pair in WITHOUT_GAP.items()}
-        works = "a gap is not necessary" if WORKS in words else OPEN
-        answers[column] = "a gap is necessary" if words == {FAILS} else works
-    return answers, judged
+    for column in margins:
+        outcomes = set(agreed(tests, "outcome")[column])
+        answers[column] = OPEN
+        if outcomes == {-1}:
+            answers[column] = "a gap is necessary"
+        elif 1 in outcomes:
+            answers[column] = "a gap is not necessary"
+    return "{linear} by accuracy, {erank} by rank.".format(**answers), tests
 
 
-def _word(judged: Results, name: str, other: str, column: str, margin: float) -> str:
-    """Return works or fails if both variants agree, else undecided."""
-    words = {judged[compare(name, other, data, column, margin)].word for data in VARIANTS}
-    return words.pop() if len(words) == 1 else OPEN
-
-
-def rate(rows: Sequence[Row]) -> tuple[str, Results]:
+def rate(runs: pd.DataFrame) -> Answer:
     """Answer whether the rates differ between the losses, and whether that changes the rank."""
-    judged = judge(
-        rows,
-        [
-            compare(f"mse {alpha}", f"iso {alpha}", data, column)
-            for column in ("slope", "erank")
-            for data in DATA
-            for alpha in ALPHAS
-        ],
-    )
-    slopes, ranks = (
-        [_agreed(judged, f"mse {alpha}", f"iso {alpha}", column) for alpha in ALPHAS]
-        for column in ("slope", "erank")
-    )
-    found = []
-    if slopes == [1, 1, 1]:
-        found.append("the loss changes the rates")
-    if max(ranks.count(1), ranks.count(-1)) >= 2:
-        found.append("rate matters beyond the gap")
-    return " and ".join(found) or "no difference beyond the gap was found", judged
+    tests = judge(compare(runs, rows_of("rate").values(), {"slope": 0.0, "erank": 0.0}))
+    signs = agreed(tests, "sign")
+    answers = []
+    if (signs["slope"] == 1).all():
+        answers.append("the loss changes the rates")
+    if signs["erank"].value_counts().drop(0, errors="ignore").max() >= 2:
+        answers.append("rate matters beyond the gap")
+    answer = " and ".join(answers) or "no difference beyond the gap was found"
+    return f"by the plan's rule, {answer}.", tests
 
 
-def _agreed(judged: Results, name: str, other: str, column: str = "linear") -> int:
-    """Return the sign of a difference on both variants; 0 if they do not agree."""
-    signs = {judged[compare(name, other, data, column)].sign for data in VARIANTS}
-    return signs.pop() if len(signs) == 1 else 0
-
-
-def spectrum(rows: Sequence[Row]) -> tuple[str, Results]:
+def spectrum(runs: pd.DataFrame) -> Answer:
     """Answer at which batch sizes a running spectrum is better or worse than the batch's."""
-    names = {
-        (batch, momentum): (f"batch {batch}, momentum {momentum}", f"batch {batch}, momentum 0")
-        for batch in BATCHES
-        for momentum in MOMENTA
-    }
-    judged = judge(rows, [compare(*pair, data) for data in DATA for pair in names.values()])
-    signs = {key: _agreed(judged, *pair) for key, pair in names.items()}
-    found = [
-        f"batch {batch}: momentum {momentum} is {'better' if sign > 0 else 'worse'}"
-        for (batch, momentum), sign in signs.items()
-        if sign
-    ]
-    return "; ".join(found) or "no difference was found", judged
+    tests = judge(compare(runs, rows_of("spectrum").values(), {"linear": 0.0}))
+    answers = []
+    for (name, _), sign in agreed(tests, "sign")["linear"].items():
+        if sign:
+            word = "better" if sign > 0 else "worse"
+            answers.append(f"{name.replace(', ', ': ')} is {word}")
+    answer = "; ".join(answers) or "no difference was found"
+    return f"{answer}.", tests
 
 
-def schedule(rows: Sequence[Row]) -> tuple[dict[Any, str], Results]:
-    """Answer how target σ^-0.5 compares with the learned predictor.
-
-    A key of the answers is a cell, or a method for the change with the length of the schedule.
-    """
-    fixed = [cell for cell in cells("schedule") if cell.setting.endswith(" -0.5")]
-    tests: dict[Any, Difference] = {
-        each: test(rows, each)
-        for cell in fixed
-        for each in (advantage(cell), advantage(cell, -PLAN["margin"]))
-    }
-    judged = _corrected(tests | {name: difference(slopes(rows, name)) for name in METHODS})
-    answers: dict[Any, str] = {}
-    for cell in fixed:
-        above, close = judged[advantage(cell)].sign, judged[advantage(cell, -PLAN["margin"])].sign
-        below = "inferior" if above < 0 else OPEN
-        answers[cell] = "superior" if above > 0 else "not inferior" if close > 0 else below
-    for name in METHODS:
-        change = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
-        answers[name] = change[judged[name].sign]
-    return answers, judged
-
-
-def advantage(cell: Cell, against: float = 0.0) -> Comparison:
-    """Return the comparison with the learned predictor of the same method."""
-    other = cell._replace(setting=f"{cell.setting.split()[0]} learnable")
-    return Comparison(cell, other, against=against)
-
-
-def slopes(rows: Sequence[Row], method: str) -> list[float]:
-    """Return for each seed the slope of the advantage of σ^-0.5 over log(epochs) on the digits."""
+def schedule(runs: pd.DataFrame) -> Answer:
+    """Answer how target σ^-0.5 compares with the learned predictor of each method."""
+    settings = [(f"{method} -0.5", f"{method} learnable") for method in METHODS]
+    bounds = (0.0, -PLAN["margin"])
+    tests = [compare(runs, settings, {"linear": bound}) for bound in bounds]
     lengths = PLAN["epochs"]["schedule"]["digits"]
-    fixed = [Cell(f"{method} -0.5", "digits", length) for length in lengths]
-    by_length = [pairs(rows, advantage(cell)) for cell in fixed]
-    x = [math.log(length) for length in lengths]
-    return [
-        statistics.linear_regression(x, [each[seed] for each in by_length]).slope
-        for seed in set.intersection(*map(set, by_length))
-    ]
-
-
-def recommended(rows: Sequence[Row]) -> tuple[dict[str, tuple[bool, list[str]]], Results]:
-    """Return for each method True and the filter that beats all others on both variants.
-
-    If there is none, return False and the filters within the margin of the best mean on both.
-    """
-    judged = judge(
-        rows,
-        [
-            compare(f"{method} {first}", f"{method} {other}", data)
-            for method in METHODS
-            for data in VARIANTS
-            for first, other in combinations(FILTERS, 2)
-        ],
-    )
-    answers = {}
+    for fixed, learned in settings:
+        # The slope of the advantage over log(epochs), for each seed.
+        advantages = pairs(runs, "linear", fixed, learned)["digits"].unstack("epochs")
+        slopes = np.polyfit(np.log(lengths), advantages[lengths].T, 1)[0]
+        about = {"first": fixed, "other": "slope", "data": "digits", "epochs": "all"}
+        test = difference(slopes)._asdict()
+        tests.append(pd.DataFrame([{**about, "column": "linear", **test}]))
+    judged = judge(pd.concat(tests, ignore_index=True))
+    sentences = []
     for method in METHODS:
-        wins = dict.fromkeys(FILTERS, 0)
-        for first, other in combinations(FILTERS, 2):
-            sign = _agreed(judged, f"{method} {first}", f"{method} {other}")
-            if sign:
-                wins[first if sign > 0 else other] += 1
-        best = [name for name in FILTERS if wins[name] == len(FILTERS) - 1]
-        answers[method] = (True, best) if best else (False, _close(rows, method))
-    return answers, judged
+        own = judged[judged["first"] == f"{method} -0.5"].set_index(["data", "epochs"])
+        above, margin = (own[own["zero"] == bound]["sign"] for bound in bounds)
+        places: dict[str, list[str]] = {}
+        for (data, epochs), sign in above.items():
+            if epochs == "all":
+                continue
+            word = {1: "superior", 0: OPEN, -1: "inferior"}[sign]
+            if sign <= 0 and margin[data, epochs] > 0:
+                word = "not inferior"
+            places.setdefault(f"{word} on {data}", []).append(str(epochs))
+        listed = ", ".join(f"{place} ({', '.join(n)})" for place, n in places.items())
+        changes = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
+        change = changes[above["digits", "all"]]
+        sentences.append(f"{method}: σ^-0.5 is {listed}. On digits {change} with longer training.")
+    return " ".join(sentences), judged
 
 
-def _close(rows: Sequence[Row], method: str) -> list[str]:
-    """Return the filters whose mean is within the margin of the best on both variants."""
-    close = list(FILTERS)
-    for data in VARIANTS:
-        means = {
-            name: statistics.fmean(values(rows, Cell(f"{method} {name}", data)).values())
-            for name in FILTERS
-        }
-        close = [name for name in close if means[name] >= max(means.values()) - PLAN["margin"]]
-    return close
+def recommended(runs: pd.DataFrame) -> Answer:
+    """Return for each method the filter that beats all others on both variants.
+
+    If there is none, return the filters within the margin of the best mean on both.
+    """
+    on_variants = runs[runs.index.isin(VARIANTS, level="data")]
+    settings = []
+    for method in METHODS:
+        settings += combinations([f"{method} {name}" for name in FILTERS], 2)
+    tests = judge(compare(on_variants, settings, {"linear": 0.0}))
+    wins: Counter[str] = Counter()
+    for (first, other), sign in agreed(tests, "sign")["linear"].items():
+        wins[first] += sign > 0
+        wins[other] += sign < 0
+    means = on_variants["linear"].groupby(["setting", "data"]).mean().unstack()
+    sentences = []
+    for method in METHODS:
+        names = [f"{method} {name}" for name in FILTERS]
+        best = [name for name in names if wins[name] == len(names) - 1]
+        if best:
+            sentences.append(f"{method}: use {in_symbols(best)}.")
+            continue
+        own = means.loc[names]
+        close = own[(own >= own.max() - PLAN["margin"]).all(axis=1)]
+        sentences.append(
+            f"{method}: none is significantly best; highest mean on both (within a point): "
+            f"{in_symbols(close.index) or 'none'}."
+        )
+    return " ".join(sentences), tests
+
+
+def in_symbols(settings: Iterable[str]) -> str:
+    """Return the filters of settings, such as "σ^-0.5, learnable"."""
+    filters = [setting.split()[1] for setting in settings]
+    return ", ".join(f"σ^{name}".replace("σ^learnable", "learnable") for name in filters)
+
+
+# In the order of the page.
+RULES: dict[str, Callable[[pd.DataFrame], Answer]] = {
+    "sufficient": sufficient,
+    "necessary": necessary,
+    "rate": rate,
+    "schedule": schedule,
+    "spectrum": spectrum,
+    "recommended": recommended,
+}

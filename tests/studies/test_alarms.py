@@ -2,31 +2,30 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
-from conftest import ROOT
 from support.small_runs import train_study
 
-from rdm_solo.collapse.rules import BELOW_UNTRAINED
-from studies import table, training
-from studies.alarms import choosing, data, judging, measures, outcome, page, plan, runs
+from studies import training
+from studies.alarms import choosing, data, judging, outcome, plan, runs
+from studies.alarms.page import STUDY
+from studies.alarms.plan import PLAN
+from studies.study import joined, series
 
-RECORDED = table.read(ROOT / "studies" / "alarms" / "runs.csv")
+KNN = PLAN["rules"]["kNN below the untrained network's"]
 
 
 def row(gain: float, knn: list[float], setting: str = "healthy, simsiam") -> dict[str, str]:
-    """A run of eight epochs with kNN in every second one, whose linear accuracy gained this."""
-    series = {name: [math.nan] * 9 for name in runs.READ}
-    series["val/knn_acc1"] = [knn[0]] + [x for value in knn[1:] for x in (math.nan, value)]
+    """Return a run of eight epochs with kNN in every second one and this gain in accuracy."""
+    cells = dict.fromkeys(PLAN["recorded"]["every epoch"], "-" + " -" * 8)
+    values = [knn[0]]
+    for value in knn[1:]:
+        values += [math.nan, value]
+    cells["val/knn_acc1"] = joined(values)
     about = {"method": "simsiam", "data": "digits", "dimensions": "32", "diverged": ""}
     accuracy = {"linear_untrained": "50", "linear_trained": str(50 + gain)}
-    cells = {name: table.joined(values) for name, values in series.items()}
     return {**about, "setting": setting, **accuracy, **cells}
-
-
-def test_the_recorded_pages_are_those_of_the_recorded_table_and_of_the_package():
-    assert page.page(RECORDED) == (ROOT / "docs/collapse.md").read_text(encoding="utf-8")
-    assert page.appendix(RECORDED) == page.APPENDIX.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -34,15 +33,15 @@ def test_the_recorded_pages_are_those_of_the_recorded_table_and_of_the_package()
     [
         ([30, 20, 20, 20, 20], 6),  # epoch 2 is in the warm-up
         ([30, 40, 40, 20, 20], 8),
-        ([30, 40, 20, 40, 20], None),  # two in a row
-        ([30, 40, 40, 40, 40], None),
-        ([30, 30, 30, 30, 30], None),
+        ([30, 40, 20, 40, 20], math.nan),  # two in a row
+        ([30, 40, 40, 40, 40], math.nan),
+        ([30, 30, 30, 30, 30], math.nan),
     ],
 )
 def test_below_the_untrained_network(knn, epoch):
-    recorded = row(0, knn)
-    assert page.only(BELOW_UNTRAINED)(recorded) == epoch
-    assert judging.below("val/knn_acc1", lambda untrained: untrained)(recorded) == epoch
+    rule = {"below": {"val/knn_acc1": 0.0}, "above untrained": True}
+    for alike in (KNN, rule):
+        assert judging.alarm(row(0, knn), alike) == pytest.approx(epoch, nan_ok=True)
 
 
 def test_rates_and_precision():
@@ -50,26 +49,25 @@ def test_rates_and_precision():
     bad, good = [30, 9, 9, 9, 9], [30, 50, 50, 50, 50]
     rows = [row(-9, bad), row(-9, bad, "b"), row(1.9, good), row(2.1, bad, "c")]
     rows += [row(9, good) for _ in range(3)]
-    judged = judging.judge(rows, page.only(BELOW_UNTRAINED))
-    rates = judging.rates(judged)
-    assert rates == (2, 3, 1, 4)
-    assert rates.precision == pytest.approx((0.2 / 3) / (0.2 / 3 + 0.225))
-    low, high = judging.intervals(judged)["detected"]
-    assert low <= 200 / 3 <= high
-    assert low < high
+    counts = judging.counts(judging.judge(pd.DataFrame(rows), KNN))
+    assert counts.sum().tolist() == [2, 3, 1, 4]
+    shares = judging.shares(counts.sum().to_frame().T).iloc[0]
+    assert shares["precision"] == pytest.approx(100 * (0.2 / 3) / (0.2 / 3 + 0.225))
+    low, high = judging.intervals(counts)["detected"]
+    assert shares["detected"] == pytest.approx(200 / 3)
+    assert low < shares["detected"] < high
 
 
-def test_held_out_images_are_in_no_other_part():
-    for name in ("textures", "angles", "digits"):
-        train, labelled = data.source(name), data.labelled(name, 1920)
-        assert torch.equal(train.train.images, labelled.train.images)
-        seen = {
-            bytes(x) for part in (train.train, train.val) for x in part.images.flatten(1).numpy()
-        }
-        held_out = [bytes(x) for x in labelled.val.images.flatten(1).numpy()]
-        assert len(held_out) == (data.HELD_OUT_DIGITS if name == "digits" else 1920)
-        if name != "digits":  # a few digits occur twice
-            assert not seen.intersection(held_out)
+@pytest.mark.parametrize("name", ["textures", "angles", "digits"])
+def test_held_out_images_are_in_no_other_part(name):
+    train, labelled = data.source(name), data.labelled(name, 1920)
+    assert torch.equal(train.train.images, labelled.train.images)
+    images = torch.cat([train.train.images, train.val.images])
+    seen = {bytes(image) for image in images.flatten(1).numpy()}
+    held_out = [bytes(image) for image in labelled.val.images.flatten(1).numpy()]
+    assert len(held_out) == (data.HELD_OUT_DIGITS if name == "digits" else 1920)
+    if name != "digits":  # a few digits occur twice
+        assert not seen.intersection(held_out)
 
 
 def test_the_linear_accuracy_is_that_of_what_features_keep():
@@ -82,36 +80,42 @@ def test_the_linear_accuracy_is_that_of_what_features_keep():
     assert math.isnan(outcome.linear_accuracy(x / 0, y, x, y))
 
 
-def test_a_run_of_the_study(monkeypatch, tmp_path):
+def test_a_run_of_the_study(monkeypatch):
     monkeypatch.setattr(training, "train", train_study)
-    monkeypatch.setattr(runs, "VERSIONS", tmp_path / "versions.txt")
-    runs.VERSIONS.write_text("those of another run\n")
-    planned = next(run for run in plan.planned() if run.name == "test/digits/healthy, simsiam/0")
-    recorded = runs.measure(planned)
-    assert recorded.keys() == {*runs.HEAD}
-    assert "torch=" in runs.VERSIONS.read_text().splitlines()[int(recorded["versions"]) - 1]
-    assert len(table.series(recorded["val/knn_acc1"])) == plan.PLAN["epochs"] + 1
-    assert not math.isnan(table.series(recorded["val/knn_acc1"])[0])
+    by_name = {run.name: run for run in plan.all_runs()}
+    recorded = runs.measure(*by_name["test/digits/healthy, simsiam/0"])
+    assert set(recorded) == set(STUDY.read().columns) | {"code", "processor"}
+    knn = series(recorded["val/knn_acc1"])
+    assert len(knn) == PLAN["epochs"] + 1
+    assert not math.isnan(knn[0])
     assert 0 < float(recorded["linear_untrained"]) < 100
 
 
-def test_regret_is_zero_for_the_best_pick_and_counts_from_the_best_of_the_drawn_runs(monkeypatch):
+def test_the_plan_gives_the_recorded_options():
+    recorded = STUDY.read().set_index("name")
+    for run in plan.all_runs():
+        if run.part == plan.CHOOSE:
+            options = " ".join(plan.draw(run)[-2:])
+            assert options == recorded.loc[run.name, "options"]
+
+
+def test_regret_is_zero_for_the_best_pick_and_counts_from_the_best_of_the_drawn_runs():
     """Loss is the accuracy with the sign turned; the rank orders the runs the other way round."""
-    pool = {"mine": {"default": "a", "among": ["b", "a", "c"]}}
-    monkeypatch.setattr(choosing, "POOLS", pool)
     rows = []
-    for data_set in choosing.DATA:
-        for setting, accuracy in (("a", 60), ("b", 80), ("c", 40)):
-            for seed in range(choosing.SEEDS):
-                columns = dict.fromkeys(measures.MEASURES.values(), "nan")
-                columns |= {"train/loss": f"{-accuracy - seed}", "erank/target": f"{-accuracy}"}
-                about = {"part": "choose", "data": data_set, "setting": setting, "diverged": ""}
-                accuracies = {"linear_untrained": "50", "linear_trained": f"{accuracy + seed}"}
-                rows.append({**columns, **about, **accuracies})
-    regret = choosing.regrets(rows, bootstrap=False)["mine", choosing.DATA[0]]
-    means = dict(zip(choosing.WAYS, regret.mean(1)))
+    for data_set in plan.DATA_TO_CHOOSE:
+        for setting, best in {"a": 60, "b": 80, "c": 40}.items():
+            for accuracy in range(best, best + PLAN["seeds"]):
+                columns = dict.fromkeys(PLAN["measures"].values(), "nan")
+                columns |= {"train/loss": str(-accuracy), "erank/target": str(-best)}
+                columns |= {"part": plan.CHOOSE, "data": data_set, "setting": setting}
+                columns |= {"linear_untrained": "50", "linear_trained": str(accuracy)}
+                rows.append({**columns, "diverged": ""})
+    table = pd.DataFrame(rows)
+    pools = {"mine": {"default": "a", "among": ["b", "a", "c"]}}
+    regret = choosing.regrets(table, pools, bootstrap=False)[0, 0].mean(1)
+    means = dict(zip(choosing.WAYS, regret))
     assert means["loss"] == 0
     assert means["outputs: effective rank of the target"] == pytest.approx(40, abs=0.2)
     assert means[choosing.DEFAULT] == pytest.approx(20, abs=0.2)
     assert means[choosing.RANDOM] == pytest.approx(10, abs=0.2)  # c has collapsed
-    assert measures.tau("loss", rows) == pytest.approx(1)
+    assert choosing.taus(table)["loss"] == pytest.approx(1)

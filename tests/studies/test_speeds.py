@@ -8,7 +8,7 @@ from conftest import features
 from support.small_runs import SMALL, rows, run
 from torch import nn
 
-from rdm_solo.callbacks.speeds import Speeds, slope
+from studies.mechanism.speeds import Speeds, slope
 
 
 @pytest.mark.parametrize("power", [-0.5, 0.0, 0.25, 1.0])
@@ -21,7 +21,10 @@ def test_the_slope_is_the_power_of_the_eigenvalue(power):
 
 
 def test_a_run_logs_the_slope_of_each_chosen_epoch(tmp_path):
-    chosen = ["+callbacks.speeds._target_=rdm_solo.callbacks.Speeds", "+callbacks.speeds.rows=32"]
+    chosen = [
+        "+callbacks.speeds._target_=studies.mechanism.speeds.Speeds",
+        "+callbacks.speeds.rows=32",
+    ]
     run(tmp_path, *SMALL, "max_epochs=5", *chosen, "+callbacks.speeds.epochs=[3,5]")
     measured = [row["epoch"] for row in rows(tmp_path) if "rate/slope" in row]
     assert measured == [3, 5]

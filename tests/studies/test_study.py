@@ -1,0 +1,73 @@
+"""What all studies share: recorded pages, resuming, statistics."""
+
+import itertools
+import random
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+
+from studies import study
+from studies.alarms.page import STUDY as ALARMS
+from studies.evidence.page import STUDY as EVIDENCE
+from studies.intervals import difference, holm
+from studies.mechanism.page import STUDY as MECHANISM
+from studies.methods.page import STUDY as METHODS
+
+
+@pytest.mark.parametrize("recorded", [ALARMS, EVIDENCE, MECHANISM, METHODS], ids=lambda s: s.name)
+def test_recorded_pages_follow_from_the_recorded_table(recorded):
+    table = recorded.read()
+    for path, text in recorded.pages(table).items():
+        assert path.is_relative_to(ROOT)
+        assert text == path.read_text(encoding="utf-8")
+    assert recorded.missing(table) == []
+    (run,) = recorded.missing(table[1:])
+    key = table.loc[0, list(recorded.key)].tolist()
+    assert list(map(str, run[: len(key)])) == key
+
+
+def test_a_study_goes_on_where_it_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    (tmp_path / "studies" / "tiny").mkdir(parents=True)
+    measured = []
+    broken = [True]
+
+    def measure(name, seed):
+        if name == "b" and broken:
+            raise RuntimeError(broken.pop())
+        measured.append(name)
+        return {"name": name, "seed": str(seed), f"value of {name}": "0.10"}
+
+    def planned(table):
+        return [("a", 1), ("b", 1), ("c", 1)]
+
+    tiny = study.Study("tiny", "", "page.md", ["name", "seed"], planned, measure, dict)
+    with pytest.raises(RuntimeError):
+        tiny.train(jobs=1, most=None)
+    assert measured[0] == "a"
+    tiny.train(jobs=1, most=1)
+    tiny.train(jobs=1, most=None)
+    assert sorted(measured) == ["a", "b", "c"]
+    table = tiny.read()
+    assert table["name"].tolist() == measured
+    assert table["value of a"].tolist().count("0.10") == 1
+    assert tiny.missing(table) == []
+
+
+def test_a_difference_that_is_the_same_in_all_seeds():
+    assert difference([2.0, 2.0]) == (2, 2, 2, 0, 0)
+    assert difference([2.0, 2.0], 2.0).p == 1
+
+
+def test_holm_is_the_closed_test_of_bonferroni():
+    rng = random.Random(0)
+    for _ in range(20):
+        p = pd.Series([rng.random() ** 3 for _ in range(6)])
+        closed = dict.fromkeys(p.index, 0.0)
+        for n in range(1, 7):
+            for tests in itertools.combinations(p.index, n):
+                local = min(1.0, n * p[list(tests)].min())
+                for test in tests:
+                    closed[test] = max(closed[test], local)
+        assert holm(p).to_dict() == pytest.approx(closed, rel=1e-12)
