@@ -11,4 +11,5 @@ def knn_accuracy(memory: Tensor, labels: Tensor, queries: Tensor, expected: Tens
     neighbours.add(unit(memory), labels)
     classes = int(labels.max()) + 1
     guesses = neighbours.scores(classes, temperature=0.07).argmax(1)
-    return float(100 * (guesses == expected).float().mean())
+    correct = (guesses == expected).float()
+    return float(100 * correct.mean())

@@ -1,6 +1,6 @@
 """What it costs to choose a run without labels: regret, and Kendall's tau in groups of runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,35 +106,41 @@ def taus(table: pd.DataFrame) -> pd.Series:
     return scores(table).corrwith(numbers(table["linear_trained"]), method="kendall")
 
 
+def tau_within_settings(table: pd.DataFrame) -> pd.Series:
+    """Return the mean over settings of Kendall's tau over a setting's seeds."""
+    by_setting = [taus(runs) for _, runs in table.groupby("setting")]
+    return pd.DataFrame(by_setting).mean()
+
+
 def tau_of_choosing(table: pd.DataFrame) -> pd.DataFrame:
-    """Return texts with Kendall's tau on each data set, over seeds, SimSiam and methods."""
-    simsiam = [name for name in PLAN["choose"] if name.startswith("simsiam")]
-    groups = {"SimSiam": simsiam, "methods": PLAN["pools"]["method"]["among"]}
-    by_data = []
-    for data in DATA_TO_CHOOSE:
-        by_setting = [taus(runs_of(table, data, [setting])) for setting in PLAN["choose"]]
-        columns = {"over seeds": pd.DataFrame(by_setting).mean()}
-        for name, settings in groups.items():
-            runs = runs_of(table, data, settings)
-            columns[name] = taus(runs)
-            columns[f"{name}, no failed runs"] = taus(runs[~failed(runs)])
-        by_data.append(pd.DataFrame(columns))
-    return side_by_side(by_data)
+    """Return Kendall's tau over seeds, over SimSiam's settings and over methods."""
+    chosen = table[table["part"] == CHOOSE]
+    simsiam = chosen[chosen["setting"].str.startswith("simsiam")]
+    methods = chosen[chosen["setting"].isin(PLAN["pools"]["method"]["among"])]
+    groups = {
+        "SimSiam": simsiam,
+        "SimSiam, no failed runs": simsiam[~failed(simsiam)],
+        "methods": methods,
+        "methods, no failed runs": methods[~failed(methods)],
+    }
+    columns = by_data(groups, DATA_TO_CHOOSE, taus)
+    columns.insert(0, "over seeds", by_data({"": chosen}, DATA_TO_CHOOSE, tau_within_settings))
+    return columns
 
 
 def tau_of_all_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """Return texts with Kendall's tau on each data set, over the runs of all methods."""
-    by_data = []
-    for data in PLAN["data"]:
-        runs = table[(table["data"] == data) & (table["diverged"] == "")]
-        alive = runs[~failed(runs)]
-        by_data.append(pd.DataFrame({"all runs": taus(runs), "without failed runs": taus(alive)}))
-    return side_by_side(by_data)
+    """Return Kendall's tau over the runs of all methods."""
+    runs = table[table["diverged"] == ""]
+    groups = {"all runs": runs, "without failed runs": runs[~failed(runs)]}
+    return by_data(groups, PLAN["data"], taus)
 
 
-def side_by_side(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return one table of texts with the numbers of all tables."""
-    first, *others = (table.map("{:.2f}".format) for table in tables)
-    for other in others:
-        first = first + ", " + other
-    return first
+def by_data(
+    groups: Mapping[str, pd.DataFrame], sets: Sequence[str], measure: Callable[..., pd.Series]
+) -> pd.DataFrame:
+    """Return what is measured in each group, as texts with a number for each data set."""
+    columns = {}
+    for name, runs in groups.items():
+        numbers = [measure(runs[runs["data"] == data]) for data in sets]
+        columns[name] = pd.DataFrame(numbers).map("{:.2f}".format).agg(", ".join)
+    return pd.DataFrame(columns)

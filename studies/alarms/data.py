@@ -20,7 +20,8 @@ def source(name: str, **options: Any) -> Dataset:
     if name != "digits":
         return textures(**{"variant": name, **options})
     data = digits()
-    return replace(data, train=rows(data.train, _digits_order()[HELD_OUT_DIGITS:]))
+    kept = _digits_order()[HELD_OUT_DIGITS:]
+    return replace(data, train=rows(data.train, kept))
 
 
 def labelled(name: str, held_out: int) -> Dataset:
@@ -30,8 +31,10 @@ def labelled(name: str, held_out: int) -> Dataset:
     """
     data = source(name)
     if name == "digits":
-        return replace(data, val=rows(digits().train, _digits_order()[:HELD_OUT_DIGITS]))
-    return replace(data, val=textures(name, num_train=12, num_val=held_out, seed=1).val)
+        val = rows(digits().train, _digits_order()[:HELD_OUT_DIGITS])
+    else:
+        val = textures(name, num_train=12, num_val=held_out, seed=1).val
+    return replace(data, val=val)
 
 
 def _digits_order() -> torch.Tensor:

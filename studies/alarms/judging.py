@@ -55,7 +55,8 @@ def alarm(row: Row, rule: Mapping[str, Any]) -> float:
 
 def below(epochs: pd.DataFrame, bounds: Mapping[str, float], above_untrained: bool) -> float:
     """Return the epoch after two measured epochs in a row in which a column is below its bound."""
-    columns, limits = epochs[list(bounds)], pd.Series(bounds)
+    columns = epochs[list(bounds)]
+    limits = pd.Series(bounds)
     if above_untrained:
         limits += columns.loc[0]
     measured = columns.loc[WARMUP + 1 :].dropna()
@@ -80,7 +81,8 @@ def judge(table: pd.DataFrame, rule: Mapping[str, Any]) -> pd.DataFrame:
 
 def counts(runs: pd.DataFrame) -> pd.DataFrame:
     """Return for each setting the failed runs, those detected, healthy runs, and false alarms."""
-    alarm, failed = runs["alarm"].notna(), runs["failed"]
+    alarm = runs["alarm"].notna()
+    failed = runs["failed"]
     columns = {
         "detected": alarm & failed,
         "collapses": failed,

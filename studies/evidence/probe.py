@@ -20,7 +20,8 @@ class Probe(pl.Callback):  # type: ignore[misc]
     """Measure the backbone's kNN and linear accuracy after these epochs; 0: before training."""
 
     def __init__(self, folder: Path, epochs: Sequence[int]) -> None:
-        self.path, self.epochs = Path(folder) / FILE, epochs
+        self.path = Path(folder) / FILE
+        self.epochs = epochs
         self.probes: dict[int, dict[str, float]] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -32,17 +33,18 @@ class Probe(pl.Callback):  # type: ignore[misc]
     def _probe(self, epoch: int, trainer: Any, pl_module: Any) -> None:
         if epoch not in self.epochs:
             return
-        data = trainer.datamodule
+        train = trainer.datamodule.memory_dataloader()
+        val = trainer.datamodule.val_dataloader()
         pl_module.eval()
-        self.probes[epoch] = accuracies(
-            pl_module.backbone, data.memory_dataloader(), data.val_dataloader()
-        )
+        self.probes[epoch] = accuracies(pl_module.backbone, train, val)
         pl_module.train()
         write_atomically(self.path, json.dumps(self.probes, indent=2) + "\n")
 
 
 def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:
     """Return the accuracies of kNN and of a linear probe on frozen features of plain images."""
-    (x, y), (x_val, y_val) = (extract(backbone, loader) for loader in (train, val))
+    x, y = extract(backbone, train)
+    x_val, y_val = extract(backbone, val)
     linear = fit_linear(x, y, x_val, y_val, num_classes=int(y.max()) + 1)
-    return {"knn": knn_accuracy(x, y, x_val, y_val), "linear": linear.curve[-1].top1}
+    knn = knn_accuracy(x, y, x_val, y_val)
+    return {"knn": knn, "linear": linear.curve[-1].top1}

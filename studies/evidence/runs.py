@@ -33,15 +33,19 @@ def measure(row: str, seed: int) -> dict[str, str]:
     key = {"row": row, "seed": str(seed), "status": training.OK}
     if row == PIXELS:
         digits = data.digits()
-        loaders = [data.loader(digits, part, 512) for part in ("train", "val")]
-        return key | cells(_at("end", accuracies(nn.Flatten(), *loaders)))
+        train = data.loader(digits, "train", 512)
+        val = data.loader(digits, "val", 512)
+        accuracy = accuracies(nn.Flatten(), train, val)
+        return key | cells(_at("end", accuracy))
     with training.trained(options(row, seed)) as (run, about):
         if diverged := training.divergence(run):
             return {**key, "status": f"failed: {diverged}", **about}
-        probes = list(json.loads((run.folder / FILE).read_text()).values())
-        values = _at("end", probes[-1])
+        probes = json.loads((run.folder / FILE).read_text())
+        first, last = min(probes, key=int), max(probes, key=int)
+        values = _at("end", probes[last])
         if row != UNTRAINED:
-            values |= _at("third", probes[0]) | spectra(run.metrics)
+            values |= _at("third", probes[first])
+            values |= spectra(run.metrics)
     return key | cells(values) | about
 
 
@@ -63,7 +67,10 @@ def spectra(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
         erank = metrics[f"erank/{branch}"]
         values[f"erank {branch} rise"] = math.log(erank[-1] / erank[WARMUP])
     gap = metrics["erank/gap"] > GAP
-    return values | {"gap epochs": gap.sum(), "gap share": gap.mean(), "epochs": len(gap)}
+    values["gap epochs"] = gap.sum()
+    values["gap share"] = gap.mean()
+    values["epochs"] = len(gap)
+    return values
 
 
 def _at(when: str, accuracies: Mapping[str, float]) -> dict[str, float]:

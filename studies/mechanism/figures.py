@@ -12,6 +12,7 @@ from studies.mechanism.plan import DATA, EPOCHS
 from studies.mechanism.verdicts import compare
 
 COLOURS = {"digits": style.GREY, "textures": style.ORANGE, "angles": style.GREEN}
+OFFSETS = {"digits": -0.22, "textures": 0.0, "angles": 0.22}  # of a row's points
 LABELS = {
     "linear": "difference in linear accuracy (points)",
     "erank": "difference in effective rank",
@@ -40,9 +41,10 @@ def figure(runs: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> Figure:
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel, tests in zip(grid, panels, by_panel):
         for test in tests.itertuples():
-            y = names.index(test.row) + (list(DATA).index(test.data) - 1) * 0.22
-            ax.plot([test.low, test.high], [y, y], linewidth=1.3, color=COLOURS[test.data])
-            ax.plot([test.mean], [y], "o", markersize=3.6, color=COLOURS[test.data])
+            y = names.index(test.row) + OFFSETS[test.data]
+            colour = COLOURS[test.data]
+            ax.plot([test.low, test.high], [y, y], linewidth=1.3, color=colour)
+            ax.plot([test.mean], [y], "o", markersize=3.6, color=colour)
         ax.axvline(0, color="black", linewidth=0.8)
         ax.set(title=panel.get("title", ""), xlabel=LABELS[panel["column"]])
         ax.grid(axis="x", color="0.88", linewidth=0.6)

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdm_solo.ground.distributed import gather, world_size
 from rdm_solo.ground.lightning import pl
 
 CUT = 1e-4  # smaller eigenvalues, relative to the largest, are not fitted
@@ -16,30 +15,35 @@ class Speeds(pl.Callback):
     """Log ``rate/slope``, the :func:`slope` of the change in each of these epochs (2 or later).
 
     The projections are those of the first ``rows`` training images, without augmentation. They are
-    computed after validation, so a run without validation images has no slope.
+    computed after validation, so a run without validation images has no slope. With several
+    processes, each measures its share of the images.
     """
 
     def __init__(self, epochs: Sequence[int], rows: int = 1024) -> None:
-        self.epochs, self.rows = set(epochs), rows
+        self.epochs = set(epochs)
+        self.rows = rows
         self.latest: dict[int, Tensor] = {}  # by the epoch after which they were computed
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1
         if trainer.sanity_checking or not self.epochs & {epoch, epoch + 1}:
             return
-        before, self.latest = self.latest, {epoch: self._projections(trainer, pl_module)}
-        if epoch in self.epochs and epoch - 1 in before:
-            value = slope(before[epoch - 1], self.latest[epoch])
-            pl_module.log_dict({"rate/slope": value}, sync_dist=True)
+        before = self.latest.get(epoch - 1)
+        after = self._projections(trainer, pl_module)
+        self.latest = {epoch: after}
+        if epoch in self.epochs and before is not None:
+            pl_module.log("rate/slope", slope(before, after), sync_dist=True)
 
     @torch.no_grad()
     def _projections(self, trainer: Any, pl_module: Any) -> Tensor:
-        wanted, rows = -(-self.rows // world_size()), []
+        outputs = []
+        count = 0
         for x, _ in trainer.datamodule.memory_dataloader():
-            rows.append(pl_module.projector(pl_module.backbone(x)))
-            if sum(map(len, rows)) >= wanted:
+            outputs.append(pl_module.projector(pl_module.backbone(x)))
+            count += len(x)
+            if count >= self.rows:
                 break
-        return torch.cat(gather(torch.cat(rows)[:wanted])).cpu()
+        return torch.cat(outputs)[: self.rows].cpu()
 
 
 def slope(before: Tensor, after: Tensor) -> float:
@@ -52,10 +56,13 @@ def slope(before: Tensor, after: Tensor) -> float:
     >>> round(slope(z, z * torch.tensor([1.2, 1.1])), 3)  # the larger direction is twice as fast
     0.5
     """
-    before, change = before.double(), (after - before).double()
+    change = (after - before).double()
+    before = before.double()
     lam, vectors = torch.linalg.eigh(before.mT @ before / len(before))
-    speed = ((change @ vectors).square().mean(0) / lam.clamp_min(1e-300)).sqrt()
+    along = change @ vectors
+    speed = (along.square().mean(0) / lam.clamp_min(1e-300)).sqrt()
     kept = (lam > CUT * lam[-1]) & (speed > 0)
-    x, y = lam[kept].log(), speed[kept].log()
+    y = speed[kept].log()
+    x = lam[kept].log()
     x = x - x.mean()
     return float((x * y).sum() / x.square().sum())

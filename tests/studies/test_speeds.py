@@ -1,14 +1,11 @@
 """The slope of speeds over eigenvalues, and the callback that logs it."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from conftest import features
 from support.small_runs import SMALL, rows, run
-from torch import nn
 
-from studies.mechanism.speeds import Speeds, slope
+from studies.mechanism.speeds import slope
 
 
 @pytest.mark.parametrize("power", [-0.5, 0.0, 0.25, 1.0])
@@ -28,15 +25,3 @@ def test_a_run_logs_the_slope_of_each_chosen_epoch(tmp_path):
     run(tmp_path, *SMALL, "max_epochs=5", *chosen, "+callbacks.speeds.epochs=[3,5]")
     measured = [row["epoch"] for row in rows(tmp_path) if "rate/slope" in row]
     assert measured == [3, 5]
-
-
-def on_two(rank: int, world: int) -> None:
-    images = torch.arange(32.0).view(-1, 1)[rank::world].split(4)
-    data = SimpleNamespace(memory_dataloader=lambda: [(x, None) for x in images])
-    model = SimpleNamespace(backbone=nn.Identity(), projector=nn.Identity())
-    rows = Speeds([2], rows=12)._projections(SimpleNamespace(datamodule=data), model)
-    assert rows.flatten().sort().values.tolist() == list(range(12))
-
-
-def test_processes_share_the_first_images(worlds):
-    worlds(2).run(on_two)
