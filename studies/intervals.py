@@ -55,8 +55,8 @@ def rank_correlation(correlation: float, n: int) -> tuple[float, float]:
     [0.32, 0.92]
     """
     half = 1.96 * math.sqrt((1 + correlation**2 / 2) / (n - 3))
-    centre = math.atanh(correlation)
-    return math.tanh(centre - half), math.tanh(centre + half)
+    centre = np.arctanh(correlation)  # infinite for a correlation of 1
+    return float(np.tanh(centre - half)), float(np.tanh(centre + half))
 
 
 def rate(count: int, total: int) -> str:

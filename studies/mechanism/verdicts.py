@@ -139,8 +139,7 @@ def spectrum(runs: pd.DataFrame) -> Answer:
 def schedule(runs: pd.DataFrame) -> Answer:
     """Answer how target σ^-0.5 compares with the learned predictor of each method."""
     settings = [(f"{method} -0.5", f"{method} learnable") for method in METHODS]
-    bounds = (0.0, -PLAN["margin"])
-    tests = [compare(runs, settings, {"linear": bound}) for bound in bounds]
+    tests = [compare(runs, settings, {"linear": bound}) for bound in (0.0, -PLAN["margin"])]
     lengths = PLAN["epochs"]["schedule"]["digits"]
     for fixed, learned in settings:
         # The slope of the advantage over log(epochs), for each seed.
@@ -152,8 +151,9 @@ def schedule(runs: pd.DataFrame) -> Answer:
     judged = judge(pd.concat(tests, ignore_index=True))
     sentences = []
     for method in METHODS:
-        own = judged[judged["first"] == f"{method} -0.5"].set_index(["data", "epochs"])
-        above, margin = (own[own["zero"] == bound]["sign"] for bound in bounds)
+        is_method = judged["first"] == f"{method} -0.5"
+        signs = judged[is_method].set_index(["zero", "data", "epochs"])["sign"]
+        above, margin = signs[0.0], signs[-PLAN["margin"]]
         places: dict[str, list[str]] = {}
         for (data, epochs), sign in above.items():
             if epochs == "all":
@@ -191,8 +191,9 @@ def recommended(runs: pd.DataFrame) -> Answer:
         if best:
             sentences.append(f"{method}: use {in_symbols(best)}.")
             continue
-        own = means.loc[names]
-        close = own[(own >= own.max() - PLAN["margin"]).all(axis=1)]
+        of_method = means.loc[names]
+        bounds = of_method.max() - PLAN["margin"]
+        close = of_method[(of_method >= bounds).all(axis=1)]
         sentences.append(
             f"{method}: none is significantly best; highest mean on both (within a point): "
             f"{in_symbols(close.index) or 'none'}."

@@ -14,7 +14,7 @@ from rdm_solo.train import checks, compose
 from studies.mechanism import plan, verdicts
 from studies.mechanism.controls import TARGETS, Arm, Truncation, rank_of
 from studies.mechanism.figures import figure
-from studies.mechanism.page import STUDY, Numbers
+from studies.mechanism.page import STUDY
 from studies.mechanism.plan import DATA, PLAN, SEEDS, SETTINGS, TUNING, Cell, Run
 from studies.mechanism.runs import best_rate, measure, options, tuned_accuracies
 from studies.mechanism.verdicts import FILTERS, MATCHED, runs_of
@@ -282,14 +282,6 @@ def test_a_run_becomes_a_row():
     assert set(row) == {*COLUMNS} - {"slope"}
     assert row["status"] == OK
     assert float(row["linear"]) > float(row["linear untrained"])
-
-
-def test_the_texts_name_means_and_differences():
-    numbers = Numbers(runs(linear={"power": 60.0, Cell("SimSiam -0.5", "digits", 10): 54.0}))
-    assert numbers.mean("linear", "power", "textures") == "60.0"
-    assert numbers.difference("power", "noise", "textures") == "10.0 (10.0 to 10.0)"
-    advantage = numbers.difference("SimSiam -0.5", "SimSiam -0.3", "digits", 10)
-    assert advantage.startswith("4.0")
 
 
 def test_a_figure_has_the_difference_and_interval_of_each_comparison():
