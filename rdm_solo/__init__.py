@@ -13,17 +13,19 @@ __version__ = "0.2.0"
 __all__ = ["Run", "SpectralFilter", "Sweep", "Watch", "fit", "register_methods"]
 
 
-def import_on_first_use(names: Sequence[str], *modules: str) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``, which imports the modules of ``names`` when one is used.
+def import_on_first_use(names: Sequence[str] | None, *modules: str) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``, which imports its modules when a name is first used.
 
-    They need torch, which takes seconds to load.
+    Some of them load torch, which takes seconds. The modules are tried in order. ``names`` are the
+    names that the package has; None: every function and class that one of the modules defines.
     """
 
     def find(name: str) -> Any:
-        if name in names:
-            for module in map(import_module, modules):
-                if hasattr(module, name):
-                    return getattr(module, name)
+        if names is None or name in names:
+            for path in modules:
+                value = getattr(import_module(path), name, None)
+                if value is not None and (names or getattr(value, "__module__", None) == path):
+                    return value
         raise AttributeError(f"{modules[0].rpartition('.')[0]} has no attribute {name!r}")
 
     return find
@@ -42,9 +44,9 @@ def register_methods() -> None:
 
     solo-learn's scripts and YAML files can then use them. This requires its current main.
     """
-    from rdm_solo.methods import plugin, solo_learn
+    from rdm_solo.methods import registration, solo_learn
 
-    solo_learn.register(plugin.METHODS)
+    solo_learn.register(registration.METHODS)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """The command ``rdm-solo export``."""
 
-from rdm_solo.evaluate.export import main
+from rdm_solo.evaluate.exporting import main
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rdm_solo import import_on_first_use
 
 if TYPE_CHECKING:
-    from rdm_solo.callbacks.checkpoints import Checkpoints
+    from rdm_solo.callbacks.checkpointing import Checkpoints
     from rdm_solo.callbacks.diagnostics import CollapseWatch, Diagnostics
     from rdm_solo.callbacks.epoch_reports import EpochTable, Progress, SkippedImages
     from rdm_solo.callbacks.knn import WeightedKNN
@@ -31,7 +31,7 @@ __getattr__ = import_on_first_use(
     __all__,
     "rdm_solo.callbacks.diagnostics",
     "rdm_solo.callbacks.knn",
-    "rdm_solo.callbacks.checkpoints",
+    "rdm_solo.callbacks.checkpointing",
     "rdm_solo.callbacks.epoch_reports",
     "rdm_solo.callbacks.pictures",
 )

@@ -137,7 +137,7 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     if getattr(error, "options", None):
         return _unknown_choice(error)
     unknown_key = re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text)
-    if unknown_key:
+    if unknown_key and any(unknown_key[1] in override for override in overrides):
         return _unknown_key(unknown_key[1], config, overrides)
     argument = getattr(error, "override", "")
     if argument:

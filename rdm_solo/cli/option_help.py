@@ -104,11 +104,12 @@ def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
 
 def groups(*, _root_: Any) -> str:
     """List the options of a command's groups with the first sentence of each option's file."""
-    listed = set(_root_.hydra.runtime.choices) - {"recipe"}  # chosen by defaults
+    listed = set(_root_.hydra.runtime.choices)
     lines: list[str] = []
     for path in sorted(config_folder().glob("*/*.yaml")):
         group = path.parent.name
-        if group in listed:
+        # A file that refers to the method is a default, and cannot be chosen by name.
+        if group in listed and "${method}" not in path.read_text(encoding="utf-8"):
             sentences = [line.strip("# ") for line in _header(path) if "@" not in line]
             lines += _entry(group, path.stem, _first_sentence(" ".join(sentences)))
     return _page(lines)

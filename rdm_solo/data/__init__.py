@@ -1,8 +1,8 @@
 """Images, data sets, views and loaders."""
 
-from importlib import import_module
 from typing import Any, Literal
 
+from rdm_solo import import_on_first_use
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import DataError, Dataset, Files, Images
 from rdm_solo.data.loaders import Loader, MemoryLoader
@@ -38,11 +38,11 @@ def loader(
     return FileLoader(dataset, part, batch_size, **options)
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name from a submodule when it is first used."""
-    for module in ("sources", "gratings", "decoding", "folders"):
-        module = f"rdm_solo.data.{module}"
-        value = getattr(import_module(module), name, None)
-        if getattr(value, "__module__", None) == module:
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Data sets: config files name their functions.
+__getattr__ = import_on_first_use(
+    None,
+    "rdm_solo.data.sources",
+    "rdm_solo.data.gratings",
+    "rdm_solo.data.decoding",
+    "rdm_solo.data.folders",
+)

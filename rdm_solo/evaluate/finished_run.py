@@ -17,7 +17,7 @@ from torch import Tensor
 from rdm_solo import methods
 from rdm_solo.cli.terminal import silence_third_party
 from rdm_solo.data import Loader, loader
-from rdm_solo.evaluate.features import choose_device
+from rdm_solo.evaluate.extraction import choose_device
 from rdm_solo.methods import backbones
 from rdm_solo.runs import checkpoints, files, saved_config
 from rdm_solo.runs.folder import Run

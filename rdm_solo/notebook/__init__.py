@@ -7,7 +7,7 @@
 """
 
 from rdm_solo.notebook.fitting import fit
-from rdm_solo.notebook.run import Run
-from rdm_solo.notebook.sweep import Sweep
+from rdm_solo.notebook.run_tables import Run
+from rdm_solo.notebook.sweep_tables import Sweep
 
 __all__ = ["Run", "Sweep", "fit"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
-from rdm_solo.notebook.run import Run
+from rdm_solo.notebook.run_tables import Run
 
 UNQUOTED = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
 

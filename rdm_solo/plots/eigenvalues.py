@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import epochs, style
-from rdm_solo.plots.entry import Groups, Plot
-from rdm_solo.plots.settings import accuracy, panel_row
+from rdm_solo.plots.across_settings import accuracy, panel_row
+from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading

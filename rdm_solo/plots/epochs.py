@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.entry import Groups, Plot
-from rdm_solo.plots.ranks import BRANCHES
+from rdm_solo.plots.epoch_ranks import BRANCHES
+from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs import columns
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, Column, charts
 from rdm_solo.runs.groups import Curve, Group, curve_of, uncounted_runs

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from rdm_solo import plots
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import ASYMMETRIES
-from rdm_solo.plots import figure5 as panels
-from rdm_solo.plots import style
-from rdm_solo.plots.entry import Groups
+from rdm_solo.plots import figure5_panels, style
+from rdm_solo.plots.plot import Groups
 from rdm_solo.runs import checkpoints
 from rdm_solo.runs.groups import Group, counted_runs
 
@@ -50,7 +49,7 @@ def _asymmetric(groups: Groups) -> list[Group]:
 def figure5(groups: Groups, looks: style.Looks) -> Figure:
     from rdm_solo.evaluate.figure5 import measure  # loads solo-learn
 
-    return panels.draw([measure(counted_runs(group)[0]) for group in groups])
+    return figure5_panels.draw([measure(counted_runs(group)[0]) for group in groups])
 
 
 PLOTS: tuple[plots.Plot, ...] = (*plots.PLOTS, figure5)

@@ -10,10 +10,10 @@ from markupsafe import Markup, escape
 
 from rdm_solo import __version__
 from rdm_solo.report import answers, tables
+from rdm_solo.report.explanations import RULES
 from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.judged import Setting
 from rdm_solo.report.paper_comparison import paper_rows
-from rdm_solo.report.rules import RULES
 from rdm_solo.runs.columns import ACCURACY
 from rdm_solo.runs.groups import run_name
 

@@ -27,8 +27,8 @@ from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import checkpoints, metrics_file, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
+from rdm_solo.train.claims import Start
 from rdm_solo.train.derived_values import Derived
-from rdm_solo.train.folders import Start
 from rdm_solo.train.processes import SWEEP_FOLDER
 
 log = logging.getLogger("rdm_solo")

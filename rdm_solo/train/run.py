@@ -16,7 +16,7 @@ from rdm_solo.collapse.advice import divergence_advice
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import backbones
 from rdm_solo.runs import ownership
-from rdm_solo.train import checks, folders, processes, reporting, stopping
+from rdm_solo.train import checks, claims, processes, reporting, stopping
 from rdm_solo.train.datamodule import DataModule, make_data
 from rdm_solo.train.derived_values import derive, fit_batch, limit_threads
 from rdm_solo.train.trainer import make_callbacks, make_trainer
@@ -52,7 +52,7 @@ def run(
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
 
     processes.connect(trainer)
-    with folders.claim(cfg, folder, derived.filter_batch, overrides) as start:
+    with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:
         if start.finished_summary:
             log.info(f"the run in {folder} has already finished")
             return start.finished_summary

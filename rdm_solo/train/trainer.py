@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
+from rdm_solo.callbacks.checkpointing import CheckpointFiles, Checkpoints
 from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.collapse.advice import advice
 from rdm_solo.ground.errors import UserError, first_line

@@ -22,7 +22,7 @@ from rdm_solo.observe.branches import Observer
 from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
 from rdm_solo.observe.recorder import Limits, Recorder
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.watch.folder import WatchFolder
+from rdm_solo.watch.watch_folder import WatchFolder
 
 log = logging.getLogger("rdm_solo")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rdm_solo.data import loader
 from rdm_solo.data.draws import generator
-from rdm_solo.evaluate.features import extract
+from rdm_solo.evaluate.extraction import extract
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.spectra.features import FeatureSpectra

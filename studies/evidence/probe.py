@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rdm_solo.evaluate.features import extract
+from rdm_solo.evaluate.extraction import extract
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs.files import write_atomically

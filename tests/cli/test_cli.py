@@ -35,6 +35,13 @@ def test_what_hydra_refuses_gets_one_sentence_with_the_nearest_name(overrides, s
     assert "\n" not in str(refused.value)
 
 
+def test_an_override_in_a_file_of_ones_own_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "filter").mkdir()
+    (tmp_path / "filter" / "soft.yaml").write_text("defaults:\n  - override /nothing: here\n")
+    with pytest.raises(UserError, match="In 'filter/soft': Could not override"):
+        arguments.compose("config", ["--config-dir", str(tmp_path), "filter=soft"])
+
+
 @pytest.mark.parametrize(("epochs", "warm_up"), [(30, 6), (3, 0.6), (100, 6)])
 def test_a_warm_up_is_at_most_a_fifth_of_the_run(epochs, warm_up):
     cfg = arguments.compose("config", [f"max_epochs={epochs}"])

@@ -28,8 +28,9 @@ def explained(text: str) -> dict[str, str]:
 
 GROUPS = {
     group: sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
-    for group in ("method", "dataset", "launcher", "logger", "sizes", "trainer")
+    for group in ("method", "dataset", "launcher", "logger", "trainer")
 }
+GROUPS["sizes"] = ["imagenet100", "large", "small"]  # without those that a data set chooses
 if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
     GROUPS["launcher"].remove("ray")
 # Each option of each group is chosen in one of as many choices as the largest group has.

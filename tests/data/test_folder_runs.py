@@ -11,7 +11,7 @@ from support.small_runs import SMALL, rows, run
 from rdm_solo.callbacks import epoch_reports
 from rdm_solo.cli import arguments
 from rdm_solo.data import DataError
-from rdm_solo.evaluate import linear
+from rdm_solo.evaluate import linear_probe
 
 TRAIN = [
     *(option for option in SMALL if not option.startswith("dataset")),
@@ -57,7 +57,7 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
     # The linear probe leaves them out as well.
     caplog.clear()
     cfg = arguments.compose("linear", [f"run={tmp_path / 'run'}", "features=cached", "epochs=1"])
-    assert linear.evaluate(cfg)["images"] == {"train": 11, "val": 5}
+    assert linear_probe.evaluate(cfg)["images"] == {"train": 11, "val": 5}
     assert caplog.text.count("1 unreadable image was skipped") == 2
 
 

@@ -12,7 +12,7 @@ from support.small_methods import load
 from support.small_runs import SMALL, checkpoint, run
 
 from rdm_solo.cli import arguments
-from rdm_solo.evaluate import export
+from rdm_solo.evaluate import exporting
 from rdm_solo.ground.errors import UserError
 
 RESNET = [o for o in SMALL if not o.startswith("backbone.")]
@@ -22,7 +22,7 @@ RESNET += ["backbone.kwargs.zero_init_residual=false"]
 
 
 def exported(folder: Path, *argv: str) -> Path:
-    return export.export(arguments.compose("export", [f"run={folder}", *argv]))
+    return exporting.export(arguments.compose("export", [f"run={folder}", *argv]))
 
 
 @pytest.fixture(scope="module")
@@ -79,4 +79,4 @@ def test_refusals(byol, tmp_path):
     with pytest.raises(UserError, match="is not writable"):
         exported(byol, f"out={tmp_path / 'file' / 'x'}")
     with pytest.raises(UserError, match="run=RUN_FOLDER"):
-        export.export(arguments.compose("export", []))
+        exporting.export(arguments.compose("export", []))

@@ -15,7 +15,7 @@ from support.small_runs import SMALL, run
 
 from rdm_solo.cli import arguments
 from rdm_solo.data import loader, synthetic
-from rdm_solo.evaluate import features, linear, linear_config, probe
+from rdm_solo.evaluate import extraction, linear_config, linear_probe, probe
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import weight_files
 from rdm_solo.runs import saved_config
@@ -30,7 +30,7 @@ def configure(*argv: str):
 
 
 def evaluate(*argv: str) -> dict:
-    return linear.evaluate(configure(*argv, "device=cpu"))
+    return linear_probe.evaluate(configure(*argv, "device=cpu"))
 
 
 def read_json(folder: Path) -> dict:
@@ -113,7 +113,7 @@ class TestResults:
     def test_a_broken_file_is_refused_before_the_evaluation(self, finished, monkeypatch):
         broken = '{"cached": ['
         (finished / "linear.json").write_text(broken)
-        monkeypatch.setattr(features, "extract", None)
+        monkeypatch.setattr(extraction, "extract", None)
         with pytest.raises(UserError, match=r"linear\.json cannot be read"):
             evaluate(f"run={finished}", "features=cached")
         assert (finished / "linear.json").read_text() == broken
@@ -122,11 +122,13 @@ class TestResults:
 class TestBackbone:
     def test_it_is_frozen_and_images_are_new_every_epoch(self, finished, monkeypatch):
         backbones, images = [], []
-        load_real, represent = weight_files.load, features.represent
+        load_real, represent = weight_files.load, extraction.represent
         monkeypatch.setattr(
             weight_files, "load", lambda *a: backbones.append(load_real(*a)) or backbones[-1]
         )
-        monkeypatch.setattr(features, "represent", lambda b, x: images.append(x) or represent(b, x))
+        monkeypatch.setattr(
+            extraction, "represent", lambda b, x: images.append(x) or represent(b, x)
+        )
         evaluate(f"run={finished}", "epochs=2", "batch_size=20")
         before = weight_files.read(finished / "checkpoints" / "last.ckpt").state
         after = backbones[0].state_dict()
@@ -148,7 +150,7 @@ class TestBackbone:
     def test_augmentation(self, options, flip, crop_scale):
         cfg = configure("checkpoint=x", *options)
         views = datamodule.make_data(cfg)[1]
-        (view,) = features.evaluation_views(views, cfg.augmentation).pipelines
+        (view,) = extraction.evaluation_views(views, cfg.augmentation).pipelines
         assert (view.flip, view.crop_scale, view.num_crops) == (flip, crop_scale, 1)
         assert not any((view.jitter, view.grey, view.blur, view.solarize, view.rotate))
 
@@ -211,7 +213,7 @@ class TestConfig:
 def test_refusals_write_nothing(argv, names, finished):
     cfg = configure(*(argument.format(run=finished) for argument in argv))
     with pytest.raises(UserError, match=names):
-        linear.evaluate(cfg)
+        linear_probe.evaluate(cfg)
     assert not list(finished.glob("linear.*"))
 
 
@@ -223,7 +225,7 @@ def test_each_run_of_a_multirun_is_evaluated_on_its_own_data_set(finished, monke
     runs = f"run={finished.name},{other.name}"
     argv = ["linear", "-m", runs, "seed=0,1", "features=cached", "epochs=1"]
     monkeypatch.setattr(sys, "argv", argv)
-    linear.main()
+    linear_probe.main()
     for folder, size in ((finished, 64), (other, 48)):
         records = read_json(folder)["cached"]
         assert [record["images"]["train"] for record in records] == [size, size]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.loggers import dashboard
+from rdm_solo.loggers import workspace
 from rdm_solo.runs.columns import COLUMNS, compared
 
 workspaces = pytest.importorskip("wandb_workspaces.workspaces")
@@ -13,8 +13,8 @@ workspaces = pytest.importorskip("wandb_workspaces.workspaces")
 
 @pytest.fixture(scope="module")
 def view():
-    workspace = dashboard.build("mine", "us", sweep="ps")
-    return workspace._to_model().model_dump(by_alias=True)["spec"]["section"]
+    built = workspace.build("mine", "us", sweep="ps")
+    return built._to_model().model_dump(by_alias=True)["spec"]["section"]
 
 
 def panels(view, section):
@@ -58,9 +58,9 @@ def test_the_command_saves_the_workspace_and_prints_its_address(monkeypatch, cap
         return SimpleNamespace(url="https://wandb.ai/us/mine?nw=1")
 
     monkeypatch.setattr(workspaces.Workspace, "save", save)
-    dashboard.main(["--project", "mine", "--entity", "us", "--sweep", "ps"])
-    assert saved == [("us", "mine", f"{dashboard.NAME}, ps")]
+    workspace.main(["--project", "mine", "--entity", "us", "--sweep", "ps"])
+    assert saved == [("us", "mine", f"{workspace.NAME}, ps")]
     assert capsys.readouterr().out == "https://wandb.ai/us/mine?nw=1\n"
     monkeypatch.setattr(workspaces.Workspace, "save", lambda _: 1 / 0)
     with pytest.raises(UserError, match="login"):
-        dashboard.main(["--project", "mine", "--entity", "us"])
+        workspace.main(["--project", "mine", "--entity", "us"])

@@ -16,7 +16,7 @@ from rdm_solo import callbacks, data, methods, register_methods
 from rdm_solo.data import Pipeline, Views
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
-from rdm_solo.methods import plugin, solo_learn
+from rdm_solo.methods import registration, solo_learn
 from rdm_solo.runs import spectra_files
 from rdm_solo.train.datamodule import DataModule
 
@@ -93,7 +93,7 @@ def test_it_has_the_loss_of_our_own_method():
         "filter": "target_pow",
         "p": -0.5,
     }
-    model, plugged = methods.build(cfg), plugin.RDMSimSiam(solo_cfg)
+    model, plugged = methods.build(cfg), registration.RDMSimSiam(solo_cfg)
     plugged.load_state_dict(model.state_dict())
     assert torch.equal(loss_of(model, batch()), loss_of(plugged, batch()))
 
@@ -111,7 +111,7 @@ def test_refusals(kwargs, message):
     cfg = solo_learn.current_config(configure("method=simsiam"))
     cfg.method_kwargs = {"proj_hidden_dim": 16, "proj_output_dim": 8, **kwargs}
     with pytest.raises(UserError, match=message):
-        plugin.RDMSimSiam(cfg)
+        registration.RDMSimSiam(cfg)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -11,7 +11,7 @@ import torch
 from support.drills import draws, record, tries
 from support.small_runs import same
 
-from rdm_solo.callbacks.checkpoints import CheckpointFiles, random_state
+from rdm_solo.callbacks.checkpointing import CheckpointFiles, random_state
 from rdm_solo.ground.errors import CannotWrite, UserError
 from rdm_solo.runs import checkpoints, files
 

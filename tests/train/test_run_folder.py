@@ -13,7 +13,7 @@ from support.small_runs import SMALL, CutInEpoch, rows, run
 from rdm_solo.cli import arguments
 from rdm_solo.ground.errors import UserError
 from rdm_solo.runs.ownership import FolderTaken
-from rdm_solo.train import folders
+from rdm_solo.train import claims
 
 OPTIONS = [*SMALL, "filter=target_pow", "p=-0.5", "trainer.enable_progress_bar=false"]
 RUN = [*OPTIONS, "max_epochs=3", "scheduler.warmup_epochs=1", "hydra.run.dir=run"]
@@ -186,7 +186,7 @@ def test_default_names_never_collide():
 
 def test_a_full_disk_ends_the_log_with_one_warning(capfd, caplog):
     """/dev/full can be opened, and has no space left for any line."""
-    with folders._log_file(Path("/dev/full")):
+    with claims._log_file(Path("/dev/full")):
         for number in range(3):
             logging.getLogger("rdm_solo").warning("line %d", number)
     messages = [record.getMessage() for record in caplog.records]
@@ -199,7 +199,7 @@ def test_a_full_disk_ends_the_log_with_one_warning(capfd, caplog):
 def test_a_line_that_cannot_be_formatted_does_not_end_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)  # which would print a traceback
     path = tmp_path / "train.log"
-    with folders._log_file(path):
+    with claims._log_file(path):
         for value in ("many", 2):
             handler = logging.getLogger().handlers[-1]
             handler.handle(logging.LogRecord("x", 30, "", 0, "%d items", (value,), None))

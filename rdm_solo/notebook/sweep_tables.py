@@ -10,8 +10,8 @@ from typing import Any
 
 from rdm_solo.ground.errors import UserError, join_first
 from rdm_solo.ground.values import check_choice
-from rdm_solo.notebook.figures import Figures
-from rdm_solo.notebook.run import Run, table
+from rdm_solo.notebook.plotting import Figures
+from rdm_solo.notebook.run_tables import Run, table
 from rdm_solo.report.entry import incomplete
 from rdm_solo.report.judged import judge
 from rdm_solo.report.measured import last

@@ -22,14 +22,14 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     import torch
 
     from rdm_solo.data import loader
-    from rdm_solo.evaluate import features, linear_config, linear_results
+    from rdm_solo.evaluate import extraction, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import files, linear_file
     from rdm_solo.train import datamodule, reporting
 
     linear_config.check(cfg)
-    device = features.choose_device(cfg.device)
+    device = extraction.choose_device(cfg.device)
     with files.prefix_errors(Path(cfg.run)) if cfg.run else contextlib.nullcontext():
         cfg = linear_config.with_dataset(cfg)
         protocol = linear_config.choose_protocol(cfg)
@@ -43,27 +43,27 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     # Raise now if the results could not be added to an existing linear.json.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)
-    views = features.evaluation_views(views, cfg.augmentation)
-    channels = features.channels(backbone)
+    views = extraction.evaluation_views(views, cfg.augmentation)
+    channels = extraction.channels(backbone)
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
-    clean = load("val", features.CHUNK)
+    clean = load("val", extraction.CHUNK)
     files.make_results_folder(out)
 
     started = time.perf_counter()
     # The features of clean images never change, so they are extracted once.
-    val, val_labels = features.extract(backbone, clean)
+    val, val_labels = extraction.extract(backbone, clean)
     validation = (val.to(device), val_labels.to(device), dataset.num_classes, protocol, cfg.seed)
     image_counts = {"train": len(dataset.train), "val": len(val_labels)}
     augmentation = None
     if cfg.features == "cached":
-        train, labels = features.extract(backbone, load("train", features.CHUNK))
+        train, labels = extraction.extract(backbone, load("train", extraction.CHUNK))
         image_counts["train"] = len(labels)
         _, curve = fit_linear(train, labels, *validation)
     else:
         pipeline = views.pipelines[0]
         augmentation = {"crop_scale": list(pipeline.crop_scale), "flip": pipeline.flip}
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
-        batches = partial(features.augmented, backbone, augmented)
+        batches = partial(extraction.augmented, backbone, augmented)
         _, curve = fit(batches, *validation)
     device_name = device.type
     if device.type == "cuda":

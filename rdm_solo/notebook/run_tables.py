@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
-from rdm_solo.notebook.figures import RunFigures
+from rdm_solo.notebook.plotting import RunFigures
 from rdm_solo.report import measured, verdicts
 from rdm_solo.report.outcomes import judge_run
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
