@@ -1,9 +1,10 @@
 """The scalars of each epoch: the columns of metrics.csv, under the same names in every logger.
 
-To add a scalar, add an entry here and compute its value: a measure of spectra in
-``rdm_solo/spectra/epoch_summary.py``, any other in the callback that logs it. The table and the
-loggers show every column. A ``chart`` adds it to the figures of the report and to the dashboard,
-``meaning`` and ``compared`` add it to tables.
+To add a scalar, add an entry here and compute its value: a measure of the branches in
+``rdm_solo/spectra/epoch_summary.py``, of the features in ``features.py`` there, any other in the
+callback that logs it. ``metrics.csv`` and the loggers have every column. A ``chart`` adds it to the
+figures of the report, to the dashboard and to the table at the end of a run. A ``meaning`` adds it
+to the report's table and figure of measures, and ``compared`` to the tables of ``rdm_solo.Sweep``.
 """
 
 from collections.abc import Iterable
