@@ -1,5 +1,6 @@
-"""Shared pieces: batches with a known spectrum, an independent oracle, small runs."""
+"""Set up the tests, and share batches with a known spectrum, an oracle, and commands."""
 
+import functools
 import gc
 import logging
 import math
@@ -22,22 +23,23 @@ import torch  # noqa: E402
 from support import cluster, second_device, world  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
+ROOMS = sorted(path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore what Lightning warns of in runs as small as those of the tests."""
+    """Ignore warnings of Lightning about runs as small as those of the tests."""
     messages = "many workers|num_workers|litlogger|LeafSpec|srun|trying to `self.log"
     config.addinivalue_line("filterwarnings", f"ignore:.*({messages})")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest tests first: at the end, one would run while the other cores wait."""
+    """Put the longest tests first, so that no core waits for one of them at the end."""
     items.sort(key=lambda item: item.get_closest_marker("process") is None)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _frozen_objects() -> Iterator[None]:
-    """Keep the objects of thousands of tests out of the search for garbage of each run."""
+    """Exclude the objects of thousands of tests from garbage collection, which would be slow."""
     gc.collect()
     gc.freeze()
     yield
@@ -50,8 +52,9 @@ def _surroundings() -> Iterator[None]:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("WANDB_")]:
-            patch.delenv(name)
+        for name in list(os.environ):
+            if name.startswith("WANDB_"):
+                patch.delenv(name)
         yield
 
 
@@ -59,14 +62,8 @@ LEVELS = {name: logging.getLogger(name).level for name in (None, "rdm_solo")}
 
 
 @pytest.fixture(autouse=True)
-def _unchanged_logging() -> Iterator[None]:
-    """Remove the handlers and levels that commands run in this process leave."""
-    _reset_logging()  # a fixture of a wider scope may have run one
-    yield
-    _reset_logging()
-
-
 def _reset_logging() -> None:
+    """Remove the handlers and levels that earlier commands in this process left."""
     for name, level in LEVELS.items():
         logger = logging.getLogger(name)
         logger.setLevel(level)
@@ -78,20 +75,23 @@ def _reset_logging() -> None:
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory) -> Iterator[Callable[[int], world.World]]:
     """Return ``worlds(2)``, two processes of one group, which all tests share."""
-    started: dict[int, world.World] = {}
+    groups: dict[int, world.World] = {}
 
     def get(size: int) -> world.World:
-        return started.setdefault(size, world.group(size, tmp_path_factory.mktemp))
+        if size not in groups:
+            groups[size] = world.World(size, world.join, tmp_path_factory.mktemp)
+        return groups[size]
 
     yield get
-    for group in started.values():
+    for group in groups.values():
         group.close()
 
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory) -> Iterator[cluster.Cluster]:
     """Start a real SLURM of two nodes, shared by all tests."""
-    if reason := cluster.reason_to_skip():
+    reason = cluster.reason_to_skip()
+    if reason:
         pytest.skip(reason)
     with cluster.cluster(tmp_path_factory.mktemp("slurm")) as slurm:
         yield slurm
@@ -106,13 +106,18 @@ def tree(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def on_second_device() -> Iterator[Callable[..., Any]]:
+def on_second_device(tmp_path_factory) -> Iterator[Callable[..., Any]]:
     """Call ``on_second_device(function, *arguments)`` in a process with that device."""
     if not second_device.can_install():
         pytest.skip("this torch takes no device that is written in Python")
-    one = world.World(1, lambda: second_device.install)
-    yield lambda function, *arguments: one.run(second_device.call, function, *arguments)[0]
-    one.close()
+    process = world.World(1, second_device.install, tmp_path_factory.mktemp)
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        (result,) = process.run(second_device.call, function, *arguments)
+        return result
+
+    yield call
+    process.close()
 
 
 def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
@@ -122,8 +127,9 @@ def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
     if kind == "gaussian":
         return x.float()
     u, _, vh = torch.linalg.svd(x, full_matrices=False)
-    decay = torch.arange(1, min(n, k) + 1, dtype=torch.float64)
-    sigma = math.sqrt(n) * decay ** (-2.0 if kind == "1/i^2" else -1.0)
+    i = torch.arange(1, min(n, k) + 1, dtype=torch.float64)
+    power = -2.0 if kind == "1/i^2" else -1.0
+    sigma = math.sqrt(n) * i**power
     x = (u * sigma) @ vh
     if kind == "batchnorm":
         x = torch.nn.functional.batch_norm(x.float(), None, None, training=True)
@@ -138,15 +144,16 @@ def oracle(x: torch.Tensor, gain, cut: float) -> tuple[torch.Tensor, torch.Tenso
     return (u * (sigma * g)) @ vh, (vh.mT * g) @ vh
 
 
-def started(
+def start(
     *arguments: str, cwd: Path, stderr: int = subprocess.STDOUT, **environment: str
 ) -> subprocess.Popen[str]:
     """Start ``python -m <arguments>`` as a user does, in that folder; its output is piped."""
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), variables.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -154,8 +161,8 @@ def started(
 
 
 def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Return what ``python -m <arguments>`` printed, errors apart, and its exit status."""
-    with started(*arguments, cwd=cwd, stderr=subprocess.PIPE, **environment) as process:
+    """Run ``python -m <arguments>`` and return its output, errors and exit status."""
+    with start(*arguments, cwd=cwd, stderr=subprocess.PIPE, **environment) as process:
         try:
             output, errors = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
@@ -166,7 +173,7 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 @pytest.fixture
 def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Do what :func:`command` does in this process, without the seconds of a start."""
+    """Do what :func:`command` does in this process, which saves the seconds of a start."""
 
     def run(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(cwd)
@@ -180,3 +187,9 @@ def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]
         return subprocess.CompletedProcess(sys.argv, status, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def train(typed, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return ``train(*options)``, which trains in this process and in ``tmp_path``."""
+    return functools.partial(typed, "rdm_solo.train", cwd=tmp_path)

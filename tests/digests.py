@@ -75,8 +75,8 @@ def digest(path: Path) -> str:
 
 def python(checkout: Path, cwd: Path, *arguments: str) -> None:
     """Run Python in a folder, with the package of that checkout."""
-    path = os.pathsep.join(p for p in (str(checkout), os.environ.get("PYTHONPATH")) if p)
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])
     process = subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
     )
@@ -86,7 +86,8 @@ def python(checkout: Path, cwd: Path, *arguments: str) -> None:
 
 def main() -> None:
     """Print one line per file."""
-    checkout = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    (argument,) = sys.argv[1:] or ["."]
+    checkout = Path(argument).resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tree(folder / "images")

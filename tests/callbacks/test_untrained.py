@@ -1,12 +1,14 @@
 """The network before its first step is measured, and that changes nothing."""
 
 import copy
+import math
 
 import pytest
 import torch
-from support.small_runs import SMALL, all_rows, run
+from support.small_runs import SMALL, all_rows, run, small
 
 from rdm_solo.ground.lightning import pl
+from rdm_solo.observe.recorder import Recorder
 
 EPOCH = ["max_epochs=1", "scheduler.warmup_epochs=0"]
 
@@ -59,3 +61,18 @@ def test_row_0_is_the_spectrum_of_the_first_epochs_views(tmp_path):
         assert untrained[name] == pytest.approx(expected, rel=1e-6)
     assert "train/loss" in trained
     assert "train/loss" not in untrained
+
+
+def test_a_method_without_targets_before_its_first_epoch_takes_one_step(tmp_path, monkeypatch):
+    """DeepCluster v2 assigns images to clusters at the end of an epoch."""
+    steps = []
+    before_step = Recorder.before_step
+
+    def record(self, step, number_of_steps):
+        if math.isinf(number_of_steps):  # the untrained network
+            steps.append(step)
+        return before_step(self, step, number_of_steps)
+
+    monkeypatch.setattr(Recorder, "before_step", record)
+    run(tmp_path, *small("deepclusterv2"), *EPOCH)
+    assert steps == [0]

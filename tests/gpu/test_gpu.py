@@ -1,6 +1,5 @@
-"""This machine's GPUs: exact filters and spectra in every precision, no waits, several devices."""
+"""Filters, spectra and runs on this machine's GPUs: exact in every precision, and few waits."""
 
-import json
 import math
 from pathlib import Path
 
@@ -28,11 +27,11 @@ DEVICE = "cuda"
 EXACT = 1e-5
 # Fewer rows than columns, more, and as many: another Gram matrix is decomposed in each case.
 SHAPES = [(256, 2048), (512, 256), (64, 64)]
-FILTERS = {  # the oracle takes functions of one singular value
-    name: (str(chosen.branch), str(chosen.function), chosen.p)
-    for name, chosen in shipped_filters().items()
-    if chosen.branch != "both" and chosen.function in ("pow", "log", "log1p", "log1p_sq")
-}
+# Those whose function the oracle can apply to each singular value.
+FILTERS: dict[str, tuple[str, str, float | None]] = {}
+for name, chosen in shipped_filters().items():
+    if chosen.branch != "both" and chosen.function in ("pow", "log", "log1p", "log1p_sq"):
+        FILTERS[name] = (str(chosen.branch), str(chosen.function), chosen.p)
 HALF = [torch.bfloat16, torch.float16]
 
 filters = pytest.mark.parametrize("name", FILTERS)
@@ -55,25 +54,30 @@ def check(name: str, x: Tensor, bound: float = EXACT) -> None:
     leaf = x.to(DEVICE, copy=True).requires_grad_()
     out = module(leaf)
     assert out.dtype == x.dtype
-    whole = x.double().isfinite().all(1) & x.any(1)  # other rows are mapped to zero
-    assert not out[~whole].any()
-    rows = x[whole].float()
-    values, w = oracle(rows, get(function, p), relative_cut(x.dtype, *rows.shape))
+    is_used = x.double().isfinite().all(1) & x.any(1)  # other rows are mapped to zero
+    assert not out[~is_used].any()
+    rows = x[is_used].float()
+    cut = relative_cut(x.dtype, *rows.shape)
+    expected, w = oracle(rows, get(function, p), cut)
     if x.dtype == torch.float16:  # rows out of its range are multiplied by one constant
-        constant = out.detach().cpu().double().norm() / values.norm()
-        values, w = values * constant, w * constant
-    assert error(out[whole], values) < bound
+        values = out.detach().cpu().double()
+        constant = values.norm() / expected.norm()
+        expected = expected * constant
+        w = w * constant
+    assert error(out[is_used], expected) < bound
     if branch == "target":
         assert not out.requires_grad
         return
-    grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
+    rng = torch.Generator().manual_seed(1)
+    grad = torch.randn(x.shape, generator=rng).to(x.dtype)
     out.backward(grad.to(DEVICE))
-    assert error(leaf.grad[whole], grad[whole].double() @ w) < bound
+    assert error(leaf.grad[is_used], grad[is_used].double() @ w) < bound
 
 
-def error(got: Tensor, want: Tensor) -> float:
-    got = got.detach().cpu().double()
-    return float((got - want).norm() / want.norm())
+def error(actual: Tensor, expected: Tensor) -> float:
+    """Return the relative error in the Frobenius norm."""
+    difference = actual.detach().cpu().double() - expected
+    return float(difference.norm() / expected.norm())
 
 
 @filters
@@ -91,7 +95,8 @@ def test_filters_are_exact_under_autocast_and_for_half_precision(name, dtype):
         x = features("batchnorm", n, k)
         with torch.autocast(DEVICE, dtype=dtype):
             check(name, x)
-            check(name, x.to(dtype), EXACT + torch.finfo(dtype).eps / 2)
+            rounding = torch.finfo(dtype).eps / 2
+            check(name, x.to(dtype), EXACT + rounding)
 
 
 @filters
@@ -108,33 +113,36 @@ def test_hostile_batches_are_filtered(name, kind):
 @precisions
 @pytest.mark.parametrize("kind", ["gaussian", "batchnorm"])
 @pytest.mark.parametrize("route", ["matrices", "samples"])
-def test_spectra_are_those_of_float64(kind, route, products):
+def test_spectra_match_float64(kind, route, products):
     n, k = 192, 128
-    noise = torch.randn(n, k, generator=torch.Generator().manual_seed(2))
+    rng = torch.Generator().manual_seed(2)
+    noise = torch.randn(n, k, generator=rng)
     target = features(kind, n, k)
-    parts = target + 0.1 * noise, target, target - 0.1 * noise
+    parts = torch.stack([target + 0.1 * noise, target, target - 0.1 * noise])
     sizes = {"max_dim": k // 2, "sample": n} if route == "samples" else {}
     metric = BranchSpectra(k, steps=True, **sizes).to(DEVICE)
-    for rows in torch.arange(n).chunk(3):
-        metric.update(*(x[rows].to(DEVICE) for x in parts))
+    for batch in parts.to(DEVICE).split(64, dim=1):
+        metric.update(*batch)
     spectra = metric.compute()
-    online, target, positive = (nn.functional.normalize(x.double(), dim=1) for x in parts)
+    online, target, positive = nn.functional.normalize(parts.double(), dim=2)
     product = target.mT @ positive / n
+    symmetric = (product + product.mT) / 2
     expected = {
         "online": torch.linalg.svdvals(online).square() / n,
         "target": torch.linalg.svdvals(target).square() / n,
-        "positive": torch.linalg.eigvalsh((product + product.mT) / 2).flip(0).clamp_min(0),
+        "positive": torch.linalg.eigvalsh(symmetric).flip(0).clamp_min(0),
     }
     for name, lam in expected.items():
-        measured = getattr(spectra, f"lam_{name}").double().cpu()
-        assert (measured - lam[: len(measured)]).abs().amax() < EXACT * lam.amax(), name
+        actual = getattr(spectra, f"lam_{name}").double().cpu()
+        difference = actual - lam[: len(actual)]
+        assert difference.abs().amax() < EXACT * lam.amax(), name
         if name != "positive":
-            share = lam / lam.sum()
-            erank = float(torch.special.entr(share).sum().exp())
+            entropy = torch.special.entr(lam / lam.sum()).sum()
+            erank = float(entropy.exp())
             assert spectra.scalars[f"erank/{name}"] == pytest.approx(erank, rel=EXACT)
 
 
-def waits(run) -> int:
+def count_waits(run) -> int:
     """Return how often the host waits for the device in the second and later calls."""
     run()
     with Waits() as counter:
@@ -144,9 +152,10 @@ def waits(run) -> int:
 
 @pytest.mark.parametrize(("name", "most"), [("learnable", 0), ("target_pow", 2)])
 def test_a_training_step_waits_only_in_its_filters(name, most):
-    """Once per view; and recording its outputs for the spectra adds no wait."""
+    """A filter waits once per view. Recording the outputs for the spectra adds no wait."""
     step = Step(DEVICE, "method=simsiam", f"filter={name}", "batch_size=16")
-    metric = BranchSpectra(step.model.projector[-1].num_features, steps=True).to(DEVICE)
+    k = step.model.projector[-1].num_features
+    metric = BranchSpectra(k, steps=True).to(DEVICE)
     watching = observer(step.model)
 
     def recorded() -> None:
@@ -156,11 +165,11 @@ def test_a_training_step_waits_only_in_its_filters(name, most):
         metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
 
     step()
-    assert waits(step) <= most
-    assert waits(recorded) <= most
+    assert count_waits(step) <= most
+    assert count_waits(recorded) <= most
 
 
-def measured(rank: int, world: int, shares: int) -> dict[str, Tensor]:
+def measure(rank: int, world: int, shares: int) -> dict[str, Tensor]:
     """Return filtered rows, gradients and eigenvalues of a process's share of each batch."""
     device = f"{DEVICE}:{rank}"
     results: dict[str, Tensor] = {}
@@ -174,9 +183,11 @@ def measured(rank: int, world: int, shares: int) -> dict[str, Tensor]:
             if world > 1:
                 model = nn.parallel.DistributedDataParallel(model)
             y = model(x)
-            online, target = (head(y), y) if branch == "online" else (y, head(y))
-            (-torch.cosine_similarity(online, target.roll(1, 1).detach()).mean()).backward()
-            grads = [p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None]
+            online = head(y) if branch == "online" else y
+            target = head(y) if branch == "target" else y
+            similarity = torch.cosine_similarity(online, target.roll(1, 1).detach())
+            (-similarity.mean()).backward()
+            grads = [parameter.grad.flatten().cpu() for parameter in model.parameters()]
             results[f"gradient, {name}, {n}"] = torch.cat(grads)
         metric = BranchSpectra(k, steps=True).to(device)
         metric.update(x, x.roll(1, 1), x.roll(2, 1))
@@ -184,10 +195,10 @@ def measured(rank: int, world: int, shares: int) -> dict[str, Tensor]:
     return results
 
 
-def work(rank: int, world: int, folder: str) -> None:
+def save_results(rank: int, world: int, folder: str) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", f"file://{folder}/meet", rank=rank, world_size=world)
-    torch.save(measured(rank, world, world), Path(folder) / f"{rank}.pt")
+    torch.save(measure(rank, world, world), Path(folder) / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -195,12 +206,14 @@ def work(rank: int, world: int, folder: str) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_several_devices_equal_one(tmp_path):
     world = torch.cuda.device_count()
-    torch.multiprocessing.spawn(work, (world, str(tmp_path)), world)
+    torch.multiprocessing.spawn(save_results, (world, str(tmp_path)), world)
     shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world)]
-    for name, want in measured(0, 1, world).items():
-        parts = [share[name] for share in shares]
-        for got in [torch.cat(parts)] if name.startswith("rows") else parts:
-            assert error(got, want.double()) < EXACT, name
+    for name, expected in measure(0, 1, world).items():
+        results = [share[name] for share in shares]
+        if name.startswith("rows"):
+            results = [torch.cat(results)]
+        for actual in results:
+            assert error(actual, expected.double()) < EXACT, name
 
 
 @pytest.mark.process
@@ -213,5 +226,5 @@ def test_a_run_trains(precision, tmp_path):
     assert len(table) == 3
     assert table[-1]["erank/gap"] > 0
     assert table[-1]["val/knn_acc1"] > 60  # chance: 10
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = small_runs.read_summary(tmp_path / "run")
     assert summary["device"] == torch.cuda.get_device_name()

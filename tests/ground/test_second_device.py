@@ -1,13 +1,14 @@
-"""The counter of the tests' own device notices each wait."""
+"""The second device's counter notices every operator that waits, and no other."""
 
 import torch
 from support.second_device import DEVICE
 from support.waits import Waits
 
 
-def waits_of_each() -> dict[str, int]:
-    x, mask = torch.arange(6.0, device=DEVICE), torch.arange(6, device=DEVICE) > 2
-    attempts = {
+def count_waits() -> dict[str, int]:
+    x = torch.arange(6.0, device=DEVICE)
+    mask = torch.arange(6, device=DEVICE) > 2
+    operators = {
         "cpu": x.cpu,
         "tensor": lambda: torch.tensor([1.0], device=DEVICE),
         "to the device": lambda: torch.ones(3).to(DEVICE),
@@ -22,13 +23,13 @@ def waits_of_each() -> dict[str, int]:
         "none: the host's": lambda: torch.ones(3).sum().item(),
     }
     counts = {}
-    for name, attempt in attempts.items():
+    for name, operator in operators.items():
         with Waits() as waits:
-            attempt()
+            operator()
         counts[name] = len(waits.found)
     return counts
 
 
-def test_each_wait_is_counted(on_second_device):
-    for name, count in on_second_device(waits_of_each).items():
+def test_every_wait_is_counted(on_second_device):
+    for name, count in on_second_device(count_waits).items():
         assert (count == 0) == name.startswith("none: "), name

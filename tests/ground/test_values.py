@@ -1,4 +1,4 @@
-"""Checks of values that a user passed: what is accepted, and what a refusal names."""
+"""Checks of options accept numbers of any type and name what they refuse."""
 
 import math
 from fractions import Fraction
@@ -8,8 +8,8 @@ import pytest
 
 from rdm_solo.ground.values import check_bool, check_choice, check_integer, check_number
 
-NO_NUMBERS = [True, np.True_, math.nan, math.inf, -math.inf, "1", None, [2], 1j]
-NO_INTEGERS = [0, -1, 2.0, 2**31, -(10**30), *NO_NUMBERS]
+NOT_NUMBERS = [True, np.True_, math.nan, math.inf, -math.inf, "1", None, [2], 1j]
+NOT_INTEGERS = [0, -1, 2.0, 2**31, -(10**30), *NOT_NUMBERS]
 FROM_0_TO_1 = {"minimum": 0, "maximum": 1}
 
 
@@ -32,7 +32,7 @@ def test_an_integer_of_any_type_is_returned_as_an_int(value):
     assert number == value
 
 
-def test_an_allowed_switch_or_word_is_returned():
+def test_an_allowed_bool_or_choice_is_returned():
     assert check_bool("s", False) is False
     assert check_choice("c", "one", ("one", "two")) == "one"
 
@@ -44,13 +44,13 @@ def refuses(check, limits, value, words) -> None:
     assert repr(value)[:200] in str(refused.value)
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS)
-def test_what_is_no_number_is_refused(value):
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+def test_a_value_that_is_not_a_finite_number_is_refused(value):
     refuses(check_number, {}, value, "a finite number")
 
 
-@pytest.mark.parametrize("value", NO_INTEGERS)
-def test_what_is_no_integer_of_at_least_1_is_refused(value):
+@pytest.mark.parametrize("value", NOT_INTEGERS)
+def test_a_value_that_is_not_a_positive_integer_is_refused(value):
     refuses(check_integer, {"minimum": 1}, value, "an integer of at least 1")
 
 
@@ -70,10 +70,10 @@ def test_a_number_outside_its_limits_is_refused(limits, value, words):
 
 
 @pytest.mark.parametrize("value", [0, None, "false"])
-def test_what_is_no_switch_is_refused(value):
+def test_a_value_that_is_not_a_bool_is_refused(value):
     refuses(check_bool, {"alternative": "null"}, value, "true or false, or null")
 
 
 @pytest.mark.parametrize("value", [["one"], None, "One"])
-def test_what_is_no_choice_is_refused(value):
+def test_a_value_that_is_not_a_choice_is_refused(value):
     refuses(check_choice, {"allowed": ["one", "two"]}, value, "one of one, two")

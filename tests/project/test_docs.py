@@ -1,7 +1,6 @@
 """README and docs/: links lead somewhere, Python runs, commands are accepted, the site builds."""
 
 import functools
-import importlib.util
 import pkgutil
 import re
 import shlex
@@ -11,23 +10,23 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from conftest import ROOT
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from conftest import ROOMS, ROOT
 
 from rdm_solo.cli import arguments
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.train import sweep
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 for pattern in ("docs/*.md", "benchmarks/*.md", "studies/*/*.md"):
     for path in sorted(ROOT.glob(pattern)):
-        if not path.name.startswith("page"):  # a template of a page
+        if not path.name.startswith("page"):  # the template of a page
             PAGES.append(path)
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
-# Commands whose options are Hydra's: their config, and what they choose where the line does not.
+# Commands whose options are Hydra's, with the name of their config.
 CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
-# In place of what a reader fills in.
-FILLED = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
+# A shell variable that a reader sets.
+VARIABLE = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
 
 # The flags of the commands that use argparse.
 FLAGS: set[str] = set()
@@ -39,13 +38,13 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def prose(text: str) -> str:
-    """Return the text without code, whose brackets are no links."""
+    """Return the text without code, in which brackets are not links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     return re.sub(r"^ {4}.*$|`[^`\n]*`", "", text, flags=re.M)
 
 
 def anchors(text: str) -> set[str]:
-    """Return the headings' names in links, as GitHub makes them."""
+    """Return the names that GitHub gives to the headings of a page."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     names = set()
     for heading in re.findall(r"^#+ (.+)$", text, re.M):
@@ -79,7 +78,7 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
 @pytest.mark.filterwarnings("error:constrained_layout not applied")
-def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for code in blocks(page):
@@ -87,66 +86,47 @@ def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, on a page."""
+    """Yield the module and options of each command on a page."""
     text = re.sub(r"\\\n\s+", "", page.read_text())
     text = re.sub(r"(?<![\w/-])rdm-solo (?=\w)", "-m rdm_solo.", text)
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\b[^`&\n]*)", text):
-        yield shlex.split(FILLED.sub("1", line), comments=True)
+        yield shlex.split(VARIABLE.sub("1", line), comments=True)
 
 
 @pages
-def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
+def test_the_commands_of_a_page_are_accepted(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # The pages on a filter, a data set and a callback of one's own ask for these files.
+    # Files that the pages on adding a filter, a data set and a callback tell a reader to write.
     files = {"filter/soft": "", "dataset/squares": "num_train: 512", "callbacks/mine": "mine: {}"}
     for name, content in files.items():
         path = tmp_path / "own" / f"{name}.yaml"
         path.parent.mkdir(parents=True)
         path.write_text(content)
-    accepted: set[tuple[str, ...]] = set()
     for module, *options in commands(page):
-        check_is_command(module)
+        path = ROOT / Path(*module.split("."))
+        if path.is_dir():
+            assert (path / "__main__.py").is_file(), module
+        else:
+            assert "__main__" in path.with_suffix(".py").read_text(), module
         name = module.removeprefix("rdm_solo.")
         if name in CONFIGS:
-            chosen = [o for o in options if not o.startswith(("p=", "max_epochs=", "seed="))]
-            if (name, *chosen) not in accepted:
-                accepted.add((name, *chosen))
-                check_options(CONFIGS[name], options)
+            if "-m" in options:
+                # Take the first run of the sweep.
+                quoted = arguments.quote(options, CONFIGS[name])
+                flags = [option for option in quoted if "=" not in option]
+                values = [option for option in quoted if "=" in option]
+                options = [*flags, *sweep.runs_of(values)[0]]
+            arguments.compose(CONFIGS[name], options)
         elif name != "plugin":
             for option in options:
                 assert option in FLAGS or not option.startswith("--"), (module, option)
 
 
-def check_is_command(module: str) -> None:
-    path = ROOT / Path(*module.split("."))
-    if path.is_dir():
-        assert (path / "__main__.py").is_file(), module
-    else:
-        assert "__main__" in path.with_suffix(".py").read_text(), module
-
-
-def check_options(config: str, options: list[str]) -> None:
-    """Compose the config; of a sweep, the config of its first run."""
-    if "-m" in options:
-        options = [first_value(option) for option in arguments.quote(options, config)]
-    arguments.compose(config, options)
-
-
-def first_value(argument: str) -> str:
-    """Return a sweep's argument with its first value alone."""
-    if "=" not in argument:
-        return argument
-    (override,) = OverridesParser.create().parse_overrides([argument])
-    if not override.is_sweep_override():
-        return argument
-    return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
-
-
 @pages
-def test_files_and_modules_that_it_names_exist(page):
+def test_the_files_and_modules_that_a_page_names_exist(page):
     folders = "rdm_solo|conf|docs|tests|studies|benchmarks"
     for name in re.findall(rf"(?<![/\w])(?:{folders})/[\w./-]*\w", page.read_text()):
-        if not re.search(r"[A-Z]{4}|barlow_twins", name):  # a reader's, and an example's
+        if not re.search(r"[A-Z]{4}|barlow_twins", name):  # placeholders, and a file of an example
             assert (ROOT / name).exists(), name
     for name in re.findall(r"\brdm_solo(?:\.\w+)+", page.read_text()):
         if not (ROOT / name).exists():  # rdm_solo.train is a command and a module
@@ -156,7 +136,6 @@ def test_files_and_modules_that_it_names_exist(page):
 @functools.cache
 def options() -> set[str]:
     """Return the dotted name of every option in conf/."""
-
     names: set[str] = set()
 
     def add(prefix: str, node: object) -> None:
@@ -175,8 +154,8 @@ def options() -> set[str]:
 
 
 @pages
-def test_columns_and_options_that_it_names_exist(page):
-    kinds = "|".join({name.partition("/")[0] for name in COLUMNS if "/" in name})
+def test_the_columns_and_options_that_a_page_names_exist(page):
+    kinds = "|".join(name.partition("/")[0] for name in COLUMNS if "/" in name)
     for name in re.findall(rf"`((?:{kinds})/\w+)`", page.read_text()):
         assert name in COLUMNS, name
     sections = {name.partition(".")[0] for name in options() if "." in name}
@@ -185,16 +164,13 @@ def test_columns_and_options_that_it_names_exist(page):
             assert name in options(), name
 
 
-@pytest.mark.long  # names of the docstrings; links of pages are a test of their own
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("sphinx", "myst_parser", "furo"))),
-    reason="uv sync --group docs brings what builds the site",
-)
+@pytest.mark.long
 def test_the_site_builds_without_a_warning(tmp_path):
-    from sphinx.cmd.build import build_main
-
-    folders = [ROOT / "docs", tmp_path / "site", "-d", tmp_path / "trees"]
-    assert build_main(["-q", "-W", "--keep-going", "-b", "html", *map(str, folders)]) == 0
-    rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
-    pages = {path.stem for path in (tmp_path / "site" / "api").glob("*.html")}
-    assert {f"rdm_solo.{room}" for room in rooms} <= pages
+    build = pytest.importorskip("sphinx.cmd.build", reason="needs uv sync --group docs")
+    pytest.importorskip("myst_parser")
+    pytest.importorskip("furo")
+    site = tmp_path / "site"
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "trees")]
+    assert build.build_main([*options, str(ROOT / "docs"), str(site)]) == 0
+    for room in ROOMS:
+        assert (site / "api" / f"rdm_solo.{room}.html").is_file()

@@ -7,11 +7,11 @@ import sys
 
 from conftest import ROOT
 
-# Our modules, the libraries that they do not load, and most modules of ours that they may.
+# A module of ours, libraries that importing it must not load, and how many of our modules it may.
 STEPS = [
     ("rdm_solo", ["torch", "omegaconf"], 5),
     ("rdm_solo.cli.option_help", ["torch", "matplotlib"], 20),
-    # Refusing a mistyped option takes half a second; importing torch takes several.
+    # A mistyped option is refused in half a second. Importing torch would take several.
     ("rdm_solo.train.sweep", ["torch"], 24),
     ("rdm_solo.filters", ["torchmetrics", "pytorch_lightning"], 12),
     ("rdm_solo.theory", ["torchmetrics", "pytorch_lightning"], 16),
@@ -49,5 +49,5 @@ for module, absent, most in steps:
 def test_an_import_loads_few_modules_and_has_no_side_effects():
     arguments = [sys.executable, "-c", CODE, json.dumps([STEPS, LIBRARIES])]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(arguments, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(arguments, env=env, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

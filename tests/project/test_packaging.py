@@ -1,8 +1,8 @@
-"""What is installed."""
+"""setup.cfg installs every room of the package."""
 
 import configparser
 
-from conftest import ROOT
+from conftest import ROOMS, ROOT
 
 
 def test_every_room_is_installed():
@@ -10,8 +10,7 @@ def test_every_room_is_installed():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     listed = config["options"]["packages"].split()
-    rooms = sorted(path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py"))
-    assert sorted(listed) == sorted(
-        ["rdm_solo", "hydra_plugins", "rdm_solo.conf", *(f"rdm_solo.{room}" for room in rooms)]
-    )
+    expected = ["rdm_solo", "hydra_plugins", "rdm_solo.conf"]
+    expected += [f"rdm_solo.{room}" for room in ROOMS]
+    assert sorted(listed) == sorted(expected)
     assert (ROOT / "rdm_solo" / "py.typed").exists()

@@ -1,4 +1,4 @@
-"""A real SLURM on this machine: the controller and the nodes' daemons as ordinary processes."""
+"""Start a real SLURM on this machine, whose controller and nodes are ordinary processes."""
 
 import contextlib
 import os
@@ -47,7 +47,9 @@ def reason_to_skip() -> str:
     if os.geteuid() != 0:
         return "starting a SLURM needs root"
     missing = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
-    return f"{', '.join(missing)} not installed (Debian: slurm-wlm and munge)" if missing else ""
+    if missing:
+        return f"{', '.join(missing)} not installed (Debian: slurm-wlm and munge)"
+    return ""
 
 
 class Cluster:
@@ -58,16 +60,15 @@ class Cluster:
 
     def call(self, *command: str, cwd: Path | None = None) -> str:
         env = {**os.environ, **self.variables}
-        done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout.strip()
+        out = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
+        assert out.returncode == 0, f"{command}: {out.stderr}"
+        return out.stdout.strip()
 
     def jobs(self) -> list[str]:
         return self.call("squeue", "-h", "-o", "%A").split()
 
     def state(self, job: str) -> str:
-        words = self.call("scontrol", "--oneliner", "show", "job", job).split()
-        return next(word.partition("=")[2] for word in words if word.startswith("JobState="))
+        return self.call("squeue", "-h", "--states=all", "-o", "%T", "-j", job)
 
     def start_now(self, job: str) -> None:
         """Start a requeued job, for which SLURM would wait two minutes."""

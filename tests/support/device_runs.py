@@ -1,7 +1,6 @@
-"""Small runs on the second device, and the waits of each of their steps."""
+"""Train small runs on the second device, and list the waits of each step."""
 
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from rdm_solo.ground.lightning import pl
@@ -11,7 +10,7 @@ from support.small_runs import run
 
 
 class Accelerator(pl.accelerators.Accelerator):
-    """Lightning's view of the device."""
+    """Tell Lightning that there is one such device."""
 
     parse_devices = staticmethod(lambda devices: devices)
     get_parallel_devices = staticmethod(lambda devices: [second_device.DEVICE])
@@ -20,7 +19,7 @@ class Accelerator(pl.accelerators.Accelerator):
     get_device_stats = staticmethod(lambda device: {})
     name = staticmethod(lambda: second_device.NAME)
 
-    def setup_device(self, device: Any) -> None:
+    def setup_device(self, device) -> None:
         assert str(device) == second_device.DEVICE
 
     def teardown(self) -> None:
@@ -28,7 +27,7 @@ class Accelerator(pl.accelerators.Accelerator):
 
 
 class StepWaits(pl.Callback):
-    """``of_steps`` lists the waits of each step, from the start of its batch to the next start.
+    """List in ``of_steps`` the waits of each step, from the start of its batch to the next start.
 
     Left out are the run's first step, which creates objects that later steps reuse, and the last
     step of each epoch, because the work at the end of the epoch follows it.
@@ -39,7 +38,7 @@ class StepWaits(pl.Callback):
         self.of_steps: list[list[waits.Wait]] = []
         self.began = 0
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer, module, batch, batch_idx: int) -> None:
         if batch_idx and trainer.global_step > 1:
             self.of_steps.append(self.counter.found[self.began :])
         self.began = len(self.counter.found)
@@ -48,7 +47,7 @@ class StepWaits(pl.Callback):
 def run_there(folder: Path, *overrides: str) -> list[list[waits.Wait]]:
     """Train on the second device and return the waits of each step."""
 
-    def on_device(**options: Any) -> Any:
+    def on_device(**options):
         strategy = pl.strategies.SingleDeviceStrategy(second_device.DEVICE)
         return pl_trainer(**options | {"accelerator": Accelerator(), "strategy": strategy})
 

@@ -25,7 +25,8 @@ if __name__ == "__main__":
         for _ in range(3):
             for _ in range(4):
                 z = model["projection_head"](torch.randn(32, 12))
-                loss = -torch.cosine_similarity(model["prediction_head"](z), z.detach()).mean()
+                p = model["prediction_head"](z)
+                loss = -torch.cosine_similarity(p, z.detach()).mean()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -33,6 +34,8 @@ if __name__ == "__main__":
             watch.end_epoch()
     page = write([Path(folder)]).read_text()
     assert "it failed with" not in page
-    effective_rank = rdm_solo.spectra.effective_rank(rdm_solo.spectra.correlation(torch.eye(4)))
-    assert rdm_solo.filters.SpectralFilter("online", "log1p")(torch.eye(4)).isfinite().all()
+    x = torch.eye(4)
+    assert rdm_solo.filters.SpectralFilter("online", "log1p")(x).isfinite().all()
+    correlation = rdm_solo.spectra.correlation(x)
+    effective_rank = rdm_solo.spectra.effective_rank(correlation)
     print(f"watched, reported; effective rank {float(effective_rank):.1f}")

@@ -1,4 +1,4 @@
-"""Small networks and loops as a user would write them."""
+"""Small networks and loops that a user could have written."""
 
 import copy
 
@@ -37,14 +37,16 @@ class BYOL(SimSiam):
 
 def batches(steps: int = 4, n: int = 10, seed: int = 2) -> list[torch.Tensor]:
     """Return pairs of views ``(2, n, DIM)``."""
-    draw = torch.Generator().manual_seed(seed)
-    return list(torch.randn(steps, 2, n, DIM, generator=draw).unbind())
+    rng = torch.Generator().manual_seed(seed)
+    return list(torch.randn(steps, 2, n, DIM, generator=rng))
 
 
 def siamese_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    (z1, p1), (z2, p2) = (model(view) for view in batch)
-    both = (cosine_similarity(p1, z2.detach()), cosine_similarity(p2, z1.detach()))
-    return -torch.cat(both).mean()
+    z1, p1 = model(batch[0])
+    z2, p2 = model(batch[1])
+    first = cosine_similarity(p1, z2.detach())
+    second = cosine_similarity(p2, z1.detach())
+    return -torch.cat([first, second]).mean()
 
 
 def watched_epoch(watch, model: nn.Module, step=siamese_step) -> dict[str, float]:

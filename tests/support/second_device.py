@@ -22,8 +22,6 @@ DEVICE = f"{NAME}:0"
 SETUP = "_setup_privateuseone_for_python_backend"  # in torch from 2.10.0 on, not in 2.9.0
 COPIES = ("_to_copy", "copy_")
 FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")
-INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
-
 
 missing: set[torch.dtype] = set()  # dtypes that the device lacks
 
@@ -61,39 +59,48 @@ class OnDevice(torch.Tensor):
         tensor.memory = memory
         return tensor
 
-    def __reduce_ex__(self, protocol: Any) -> Any:  # a checkpoint is read into the host's memory
+    def __reduce_ex__(self, protocol):  # a checkpoint is read into the host's memory
         return self.memory.__reduce_ex__(protocol)
 
-    def tolist(self) -> Any:  # torch's own refuses subclasses
+    def tolist(self):  # torch's own refuses subclasses
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
         if name not in COPIES:
-            _refuse_what_an_accelerator_refuses(func, name, args, kwargs)
-        to_host = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
+            _check_devices(func, name, args, kwargs)
+        to_host = False
         if kwargs.get("device") is not None:
+            to_host = torch.device(kwargs["device"]).type == "cpu"
             kwargs["device"] = "cpu"
-        inputs = {id(x.memory): x for x in tree_leaves((args, kwargs)) if isinstance(x, OnDevice)}
+        inputs = {}
+        for x in tree_leaves((args, kwargs)):
+            if isinstance(x, OnDevice):
+                inputs[id(x.memory)] = x
         args, kwargs = tree_map_only(OnDevice, lambda x: x.memory, (args, kwargs))
         out = func(*args, **kwargs)
-        if any(x.shape != x.memory.shape for x in inputs.values()):
-            raise NotImplementedError(f"{func} changes the shape of a tensor of {DEVICE}")
+        for x in inputs.values():
+            if x.shape != x.memory.shape:
+                raise NotImplementedError(f"{func} changes the shape of a tensor of {DEVICE}")
         if name == "_to_copy" and to_host:
             return out
-        return tree_map_only(
-            torch.Tensor, lambda x: inputs[id(x)] if id(x) in inputs else OnDevice(x), out
-        )
+
+        def on_device(x: torch.Tensor) -> OnDevice:
+            if id(x) in inputs:  # an operator that works in place returns its input
+                return inputs[id(x)]
+            return OnDevice(x)
+
+        return tree_map_only(torch.Tensor, on_device, out)
 
 
-def _refuse_what_an_accelerator_refuses(func: Any, name: str, args: Any, kwargs: Any) -> None:
-    """Refuse mixed devices (except scalars and indices) and generators of the host."""
-    for x in tree_leaves((args[:1] if name in INDEXING else args, kwargs)):
-        if isinstance(x, torch.Tensor) and not isinstance(x, OnDevice) and x.ndim:
+def _check_devices(func, name: str, args, kwargs) -> None:
+    """Refuse tensors and generators of the host, as an accelerator does."""
+    if name in waits.INDEXING:
+        args = args[:1]  # the indices may be the host's
+    for x in tree_leaves((args, kwargs)):
+        if isinstance(x, torch.Tensor) and not isinstance(x, OnDevice) and x.ndim > 0:
             raise RuntimeError(f"{func}: all tensors must be on one device, found {DEVICE} and cpu")
         if isinstance(x, torch.Generator):
             raise RuntimeError(f"{func}: a generator of the cpu draws nothing on {DEVICE}")
@@ -115,19 +122,17 @@ def can_install() -> bool:
     return hasattr(backend_registration, SETUP) and hasattr(torch._C, "_acc")
 
 
-def install(rank: int = 0, size: int = 1) -> None:
+def install(rank: int, size: int, folder: str) -> None:
     """Register the device, before the process's first backward pass starts its threads."""
     getattr(backend_registration, SETUP)(NAME, backend_module=_Module())
-    for name, function in (
-        ("empty.memory_format", _empty),
-        ("empty_strided", _empty_strided),
-        ("_copy_from", _copy_from),
-        *((name, _made_by_the_host(name)) for name in FACTORIES),
-    ):
-        _library.impl(name, function, "PrivateUse1")
+    _library.impl("empty.memory_format", _empty, "PrivateUse1")
+    _library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    _library.impl("_copy_from", _copy_from, "PrivateUse1")
+    for name in FACTORIES:
+        _library.impl(name, _factory(name), "PrivateUse1")
 
 
-def call(rank: int, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+def call(rank: int, size: int, function: Callable[..., Any], *arguments):
     """Call the function, and copy the tensors that it returns to the host."""
     return tree_map_only(OnDevice, lambda x: x.detach().memory, function(*arguments))
 
@@ -135,31 +140,33 @@ def call(rank: int, size: int, function: Callable[..., Any], *arguments: Any) ->
 _library = torch.library.Library("aten", "IMPL")
 
 
-def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> OnDevice:
+def _empty(size, *, dtype=None, memory_format=None, **_) -> OnDevice:
     layout = memory_format or torch.contiguous_format
     return OnDevice(torch.empty(size, dtype=dtype, device="cpu", memory_format=layout))
 
 
-def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> OnDevice:
+def _empty_strided(size, stride, *, dtype=None, **_) -> OnDevice:
     return OnDevice(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
-def _made_by_the_host(name: str) -> Callable[..., OnDevice]:
-    """Return a factory that torch would otherwise build from an empty tensor."""
+def _factory(name: str) -> Callable[..., OnDevice]:
+    """Return an operator that fills a tensor on the host, since torch would resize an empty one."""
     packet, _, overload = name.partition(".")
-    make = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
-    def made(*args: Any, device: Any = None, pin_memory: Any = None, **options: Any) -> OnDevice:
-        return OnDevice(make(*args, device="cpu", **options))
+    def create(*args, device=None, pin_memory=None, **options) -> OnDevice:
+        return OnDevice(operator(*args, device="cpu", **options))
 
-    return made
+    return create
 
 
-def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
-    """Copy as ``torch.tensor`` and others do from inside torch."""
-    one, other = (x.memory if isinstance(x, OnDevice) else x for x in (source, target))
-    other.copy_(one)
-    both = isinstance(source, OnDevice) and isinstance(target, OnDevice)
-    if not (both or non_blocking):
+def _copy_from(source, target, non_blocking: bool = False):
+    """Copy between the host and the device, which ``torch.tensor`` does inside torch."""
+    from_host = not isinstance(source, OnDevice)
+    to_host = not isinstance(target, OnDevice)
+    values = source if from_host else source.memory
+    memory = target if to_host else target.memory
+    memory.copy_(values)
+    if (from_host or to_host) and not non_blocking:
         waits.note("copy inside torch")
     return target

@@ -1,4 +1,4 @@
-"""Small training runs on synthetic images, and their tables."""
+"""Train small runs on synthetic images and read their tables."""
 
 import csv
 import json
@@ -46,9 +46,20 @@ SILENT = {
 
 
 def configure(*overrides: str) -> Any:
-    """Return the config of a quick run; an override replaces an earlier one of the same key."""
-    chosen = {override.partition("=")[0]: override for override in [*QUICK, *overrides]}
+    """Return the config of a quick run. An override replaces an earlier one of the same key."""
+    chosen = {}
+    for override in [*QUICK, *overrides]:
+        key = override.partition("=")[0]
+        chosen[key] = override
     return compose(list(chosen.values()))
+
+
+def small(method: str) -> list[str]:
+    """Return the options of the smallest run of a method without a learnable predictor."""
+    options = [*WITHOUT_PREDICTOR, f"method={method}"]
+    if method in ("swav", "dino"):
+        options.append("method.kwargs.num_prototypes=8")
+    return options
 
 
 def run(folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()) -> dict:
@@ -70,6 +81,16 @@ def all_rows(folder: Path) -> list[dict[str, float]]:
     return table
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def files(folder: Path) -> set[str]:
+    """Return the names of a run's files, without the lock."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)) for path in paths}
+
+
 def checkpoint(folder: Path) -> dict[str, Any]:
     """Return the content of a run's last checkpoint."""
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
@@ -78,7 +99,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 def train_study(options: Sequence[str], folder: Path) -> dict[str, Any]:
     """Do what ``studies.training.train`` does, in this process and with two batches an epoch."""
     run(folder, *options, "++trainer.limit_train_batches=2")
-    return json.loads((folder / "summary.json").read_text())
+    return read_summary(folder)
 
 
 def same(a: object, b: object) -> bool:

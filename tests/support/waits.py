@@ -22,6 +22,7 @@ WAITING = {
     "masked_select",
     "nonzero",
 }
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 MASKS = (torch.bool, torch.uint8)
 
 
@@ -33,7 +34,7 @@ class Wait(NamedTuple):
 
 
 class Waits(TorchDispatchMode):
-    """Lists in ``found`` each wait for a device other than the CPU.
+    """List in ``found`` each wait for a device other than the CPU.
 
     Copies between a device and the host count, unless they are non-blocking.
     """
@@ -43,54 +44,55 @@ class Waits(TorchDispatchMode):
         self.found: list[Wait] = []
 
     def __enter__(self) -> "Waits":
-        _counting.append(self)
+        _counters.append(self)
         return super().__enter__()
 
-    def __exit__(self, *raised: Any) -> None:
-        _counting.remove(self)
+    def __exit__(self, *raised) -> None:
+        _counters.remove(self)
         super().__exit__(*raised)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if waits(func, args, kwargs):
             self.found.append(Wait(func.name().removeprefix("aten::"), where()))
         return func(*args, **kwargs)
 
 
-_counting: list[Waits] = []
+_counters: list[Waits] = []
 
 
 def note(operator: str) -> None:
     """Count a wait that no dispatch mode sees, such as the copy in ``torch.tensor(device=...)``."""
-    for counting in _counting:
-        counting.found.append(Wait(operator, where()))
+    for counter in _counters:
+        counter.found.append(Wait(operator, where()))
 
 
-def waits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+def waits(func, args, kwargs: dict[str, Any]) -> bool:
     """Return whether the host waits in this call."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    on_device = [_away(x.device) for x in tensors]
+    on_device = []
+    for x in tree_leaves((args, kwargs)):
+        if isinstance(x, torch.Tensor):
+            on_device.append(_is_away(x.device))
     name = func.overloadpacket.__name__
     if name == "_to_copy" and kwargs.get("device") is not None:
-        moved = _away(torch.device(kwargs["device"])) != any(on_device)
-        return moved and not kwargs.get("non_blocking")
+        is_moved = _is_away(torch.device(kwargs["device"])) != any(on_device)
+        return is_moved and not kwargs.get("non_blocking")
     if not any(on_device):
         return False
     if name == "copy_":
-        return not all(on_device) and not (kwargs.get("non_blocking") or args[2:3] == (True,))
-    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        non_blocking = kwargs.get("non_blocking") or args[2:3] == (True,)
+        return not all(on_device) and not non_blocking
+    if name in INDEXING:
         indices = [x for x in args[1] if x is not None]
-        return any(x.dtype in MASKS or not _away(x.device) for x in indices)
+        return any(x.dtype in MASKS or not _is_away(x.device) for x in indices)
     if name in ("masked_fill", "masked_fill_"):  # the value may be a tensor on the device
-        return isinstance(args[2], torch.Tensor) and _away(args[2].device)
+        return isinstance(args[2], torch.Tensor) and _is_away(args[2].device)
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None
     return name in WAITING
 
 
-def _away(device: torch.device) -> bool:
+def _is_away(device: torch.device) -> bool:
     return device.type not in ("cpu", "meta")
 
 

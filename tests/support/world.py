@@ -1,7 +1,6 @@
-"""Processes that are kept for the whole session, because starting one takes seconds."""
+"""Keep processes for the session, because starting one takes seconds."""
 
 import datetime
-import functools
 import io
 import os
 import traceback
@@ -22,15 +21,19 @@ processes.set_forkserver_preload(["rdm_solo.train.run", "rdm_solo.methods.buildi
 class World:
     """``size`` processes that run functions. They start at the first call and after a failure.
 
-    Each process first calls the function that ``prepare`` returns, with its rank and the size.
+    Each process first calls ``prepare(rank, size, folder)``, with a new folder for each start.
     """
 
-    def __init__(self, size: int, prepare: Callable[[], Callable[[int, int], None]]) -> None:
-        self.size, self.prepare = size, prepare
+    def __init__(
+        self, size: int, prepare: Callable[..., None], make_folder: Callable[[str], Path]
+    ) -> None:
+        self.size = size
+        self.prepare = prepare
+        self.make_folder = make_folder
         self.connections: list[Connection] = []
         self.processes: list[Any] = []
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def run(self, function: Callable[..., Any], *arguments) -> list[Any]:
         """Return ``function(rank, size, *arguments)`` of each process; raise the first failure."""
         if not self.processes:
             self._start()
@@ -51,10 +54,10 @@ class World:
         return [results[connection] for connection in self.connections]
 
     def _start(self) -> None:
-        prepare = self.prepare()
+        folder = str(self.make_folder("world"))
         for rank in range(self.size):
             ours, theirs = processes.Pipe()
-            arguments = (rank, self.size, prepare, theirs)
+            arguments = (rank, self.size, folder, self.prepare, theirs)
             process = processes.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -65,27 +68,24 @@ class World:
         for process in self.processes:
             process.kill()
             process.join()
-        self.connections, self.processes = [], []
+        self.connections.clear()
+        self.processes.clear()
 
 
-def group(size: int, make_folder: Callable[[str], Path]) -> World:
-    """Return a world of one gloo group. Each start uses a new folder for the rendezvous."""
-    return World(size, lambda: functools.partial(_join, meeting=f"{make_folder('world')}/meet"))
-
-
-def _join(rank: int, size: int, meeting: str) -> None:
+def join(rank: int, size: int, folder: str) -> None:
+    """Make this process one of a gloo group."""
     # Lightning's Trainer reads these variables, which a launcher sets.
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(size)}
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=PATIENCE
+        "gloo", f"file://{folder}/meet", rank=rank, world_size=size, timeout=PATIENCE
     )
 
 
 def _serve(
-    rank: int, size: int, prepare: Callable[[int, int], None], connection: Connection
+    rank: int, size: int, folder: str, prepare: Callable[..., None], connection: Connection
 ) -> None:
     torch.set_num_threads(1)
-    prepare(rank, size)
+    prepare(rank, size, folder)
     while True:
         try:
             function, arguments = connection.recv()

@@ -1,5 +1,6 @@
-"""Run folders with made-up spectra."""
+"""Write run folders with invented spectra."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,22 +29,26 @@ def write(
     p: float | None = None,
 ) -> Path:
     """Write a run with these spectra and the columns that diagnostics would derive from them."""
-    online, target, positive = (torch.stack(lams) for lams in zip(*epochs))
-    curve = torch.sqrt(online / target.clamp_min(1e-300))
-    ranks = list(map(erank, online))
-    columns = {
-        "epoch": list(range(1, len(epochs) + 1)),
-        "erank/online": ranks,
-        "erank/gap": [erank(lam) - rank for lam, rank in zip(target, ranks)],
-        "filter/monotonicity": [1.0] * len(epochs),
-        "filter/monotonicity_directional": [1.0] * len(epochs),
+    columns: dict[str, list[float]] = {
+        "epoch": [],
+        "erank/online": [],
+        "erank/gap": [],
+        "filter/monotonicity": [],
+        "filter/monotonicity_directional": [],
     }
+    for epoch, (online, target, _) in enumerate(epochs, start=1):
+        columns["epoch"].append(epoch)
+        columns["erank/online"].append(erank(online))
+        columns["erank/gap"].append(erank(target) - erank(online))
+        columns["filter/monotonicity"].append(1.0)
+        columns["filter/monotonicity_directional"].append(1.0)
+    online, target, positive = (torch.stack(lam) for lam in zip(*epochs))
     spectra = {
         "lam_online": online.numpy(),
         "lam_projection": online.numpy(),
         "lam_target": target.numpy(),
         "lam_positive": positive.numpy(),
-        "filter_curve": curve.numpy(),
+        "filter_curve": torch.sqrt(online / target.clamp_min(1e-300)).numpy(),
     }
     names = {"method": {"name": method, "kwargs": {}}, "filter": chosen or {"name": "none"}}
     saved = config(p, 0, max_epochs=len(epochs), **names)
@@ -75,41 +80,46 @@ def write_folder(
     """Write a run's config, and one epoch for each row of the columns and arrays."""
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(dict(config)), folder / ".hydra" / "config.yaml")
-    lines = [",".join(map(str, row)) for row in zip(*columns.values())]
-    if lines:
-        (folder / "metrics.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
-    for row, epoch in enumerate(columns["epoch"] if spectra else ()):
-        spectra_files.write(folder, epoch, {name: array[row] for name, array in spectra.items()})
+    if columns["epoch"]:
+        with open(folder / "metrics.csv", "w", newline="") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(columns)
+            table.writerows(zip(*columns.values()))
+    if spectra:
+        for row, epoch in enumerate(columns["epoch"]):
+            arrays = {name: array[row] for name, array in spectra.items()}
+            spectra_files.write(folder, epoch, arrays)
     return folder
 
 
 def erank(lam: Tensor) -> float:
-    q = lam[lam > 0].double() / lam.sum()
-    return float((-(q * q.log()).sum()).exp())
+    q = lam.double() / lam.sum()
+    return float(torch.special.entr(q).sum().exp())
 
 
 def by_the_theorem(pull: float, epochs: int = 8) -> list[Epoch]:
     """Return spectra that follow Theorem 4, with sigma^-0.5 on the target: lam_z = lam_p^0.5."""
     steps = max(1, round(pull / STEP))
-    lam = SIGMA.square() / SIGMA.square().sum()
+    lam = normalised(SIGMA.square())
     spectra = []
     for _ in range(epochs):
-        lam_z = raised(lam, 0.5)
+        lam_z = normalised(lam**0.5)
         spectra.append((lam, lam_z, OMEGA * lam_z))
         for _ in range(steps):
-            lam_z = raised(lam, 0.5)
+            lam_z = normalised(lam**0.5)
             lam = theory.updated_eigenvalues(lam, lam_z, OMEGA * lam_z, pull / steps)
-            lam = raised(lam.sort(descending=True).values, 1.0)
+            lam = normalised(lam.sort(descending=True).values)
     return spectra
 
 
-def raised(lam: Tensor, power: float) -> Tensor:
-    return lam**power / (lam**power).sum()
+def normalised(lam: Tensor) -> Tensor:
+    return lam / lam.sum()
 
 
 def write_run(folder: Path, pull: float, epochs: int = 8, name: str = "target_pow") -> Path:
     """Write a run that follows Theorem 4, with sigma^-0.5 on the target or the named filter."""
+    spectra = by_the_theorem(pull, epochs)
     if name != "target_pow":
-        return write(folder, by_the_theorem(pull, epochs), chosen={"name": name})
+        return write(folder, spectra, chosen={"name": name})
     chosen = {"name": name, "branch": "target", "function": "pow"}
-    return write(folder, by_the_theorem(pull, epochs), chosen=chosen, p=-0.5)
+    return write(folder, spectra, chosen=chosen, p=-0.5)

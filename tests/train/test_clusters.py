@@ -2,9 +2,10 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import ROOT, command, started
+from conftest import ROOT, command, start
 from support.cluster import wait_until
 from support.small_runs import SMALL, rows
 
@@ -17,31 +18,36 @@ pytestmark = [pytest.mark.long, pytest.mark.process]
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
-def test_a_sweep_gives_the_runs_of_one_that_trains_them_in_turn(launcher, tmp_path, request):
+def test_a_sweep_gives_the_same_runs_as_without_a_cluster(launcher, tmp_path, request):
+    options = [f"launcher={launcher}"]
+    variables = {}
     if launcher == "ray":
         pytest.importorskip("ray")
-    cluster = request.getfixturevalue("slurm").variables if launcher == "slurm" else {}
-    chosen = SLURM if launcher == "slurm" else ["launcher=ray"]
-    for name, options, variables in [("basic", [], {}), (launcher, chosen, cluster)]:
-        (tmp_path / name).mkdir()
-        out = command("rdm_solo.train", *SWEEP, *options, cwd=tmp_path / name, **variables)
-        assert out.returncode == 0, out.stderr
-        assert "σ^-0.5" in out.stdout
-    tables = {
-        path.relative_to(path.parents[2]): path.read_bytes()
-        for path in (tmp_path / "basic").glob("sweep/*/metrics.csv")
-    }
-    assert len(tables) == 2
-    for path, content in tables.items():
-        assert (tmp_path / launcher / path).read_bytes() == content
+    else:
+        variables = request.getfixturevalue("slurm").variables
+        options = SLURM
+    check_sweep(tmp_path / "basic", "launcher=basic")
+    check_sweep(tmp_path / launcher, *options, **variables)
+    paths = list((tmp_path / "basic").glob("sweep/*/metrics.csv"))
+    assert len(paths) == 2
+    for path in paths:
+        table = tmp_path / launcher / path.relative_to(tmp_path / "basic")
+        assert table.read_bytes() == path.read_bytes()
+
+
+def check_sweep(folder: Path, *options: str, **variables: str) -> None:
+    folder.mkdir()
+    out = command("rdm_solo.train", *SWEEP, *options, cwd=folder, **variables)
+    assert out.returncode == 0, out.stderr
+    assert "σ^-0.5" in out.stdout
 
 
 def test_a_sweep_s_job_that_reaches_its_time_limit_resumes(slurm, tmp_path):
-    """Submitit requeues it, as often as it takes."""
+    """Submitit requeues the job until the run has finished."""
     options = ["-m", *RUN, "max_epochs=1800", "diagnostics.every_n_epochs=0", "p=-1", *SLURM]
     options += ["hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=30"]
     options += ["hydra.sweep.dir=sweep"]
-    sweep = started("rdm_solo.train", *options, cwd=tmp_path, **slurm.variables)
+    sweep = start("rdm_solo.train", *options, cwd=tmp_path, **slurm.variables)
     wait_until(lambda: bool(slurm.jobs()))
     (job,) = slurm.jobs()
 
@@ -61,7 +67,7 @@ def test_a_sweep_s_job_that_reaches_its_time_limit_resumes(slurm, tmp_path):
 
 
 def test_a_batch_job_on_two_nodes_that_is_warned_of_its_limit_resumes(slurm, tmp_path):
-    """The script is that of docs/many-gpus.md, on CPUs."""
+    """Submit the script of docs/many-gpus.md, on CPUs."""
     options = [*RUN, "max_epochs=100", "checkpoint.every_n_epochs=1", "batch_size=8"]
     options += ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=1"]
     srun = f"srun {sys.executable} -m rdm_solo.train {shlex.join(options)}"
@@ -89,4 +95,4 @@ def test_a_batch_job_on_two_nodes_that_is_warned_of_its_limit_resumes(slurm, tmp
         assert ("resuming after epoch" in output.read_text()) is interrupted
         return rows(tmp_path / name)
 
-    assert finish("run", interrupted=True) == finish("whole", interrupted=False)
+    assert finish("run", interrupted=True) == finish("uninterrupted", interrupted=False)

@@ -1,18 +1,19 @@
-"""Whole runs on a device that is not the CPU have the same weights; what their steps wait for."""
+"""A run on another device gives the weights of the CPU, and its steps wait only as listed."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.device_runs import run_there
-from support.small_runs import WITHOUT_PREDICTOR, checkpoint, rows, run, same
+from support.small_runs import checkpoint, rows, run, same, small
 
-OPTIONS = [*WITHOUT_PREDICTOR, "dataset.num_train=48", "+backbone.kwargs.width=8", "knn.k=3"]
+OPTIONS = ["dataset.num_train=48", "+backbone.kwargs.width=8", "knn.k=3"]
 
-# What waits in a step of each run: a filter's own decomposition, and
+# A filter's decomposition.
 EIGH = "_linalg_eigh rdm_solo/filters/batch.py"
 # solo-learn's clipping, which compares the norm of each weight's gradient on the host.
 CLIPPED = "_local_scalar_dense solo/methods/dino.py"
+# What a step of each run waits for.
 RUNS = {
     "simsiam filter=linear trainer.gradient_clip_val=1": [],
     "byol filter=online_log1p": [EIGH],
@@ -23,25 +24,22 @@ RUNS = {
 
 def options(words: str) -> list[str]:
     method, *more = words.split()
-    chosen = [*OPTIONS, f"method={method}", *more]
-    if method in ("swav", "dino"):
-        chosen.append("method.kwargs.num_prototypes=8")
-    return chosen
+    return [*small(method), *OPTIONS, *more]
 
 
-def on_device(folder: Path, words: str, *more: str) -> list[list[str]]:
-    """Train there and return what each step waited in."""
+def on_device(folder: Path, words: str) -> list[list[str]]:
+    """Train on the second device and return the operators for which each step waited."""
     names = []
-    for waits in run_there(folder, *options(words), *more):
+    for waits in run_there(folder, *options(words)):
         names.append([f"{wait.operator} {wait.where.rpartition(':')[0]}" for wait in waits])
     return names
 
 
 @pytest.mark.parametrize("words", RUNS)
-def test_a_run_is_that_on_the_cpu_and_its_steps_wait_for_what_is_listed(
+def test_a_run_equals_that_on_the_cpu_and_its_steps_wait_only_as_listed(
     on_second_device, words, tmp_path
 ):
-    """Views, training, diagnostics, kNN, watch, table and checkpoints are on the device."""
+    """Run views, training, diagnostics, kNN, watch, table and checkpoints on the device."""
     steps = on_second_device(on_device, tmp_path / "there", words)
     assert len(steps) == 3
     for step in steps:

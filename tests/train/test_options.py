@@ -1,4 +1,4 @@
-"""Options that no run could use are refused in one sentence, before anything is written."""
+"""Invalid options are refused in one line before anything is written."""
 
 import re
 
@@ -14,7 +14,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "message"),
     [
         (["optimizer=adam"], "did you mean optimizer.name=adam"),
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
@@ -39,14 +39,14 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 16 rows"),
     ],
 )
-def test_what_no_run_could_use(overrides, says, tmp_path):
-    with pytest.raises(UserError, match=re.escape(says)) as refused:
+def test_an_invalid_option_is_refused(overrides, message, tmp_path):
+    with pytest.raises(UserError, match=re.escape(message)) as refused:
         run(tmp_path / "run", *WITHOUT_PREDICTOR, *overrides)
     assert len(str(refused.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_a_batch_is_at_most_the_data_set(tmp_path):
+def test_a_batch_holds_at_most_the_data_set(tmp_path):
     summary = run(tmp_path, *WITHOUT_PREDICTOR, "batch_size=65", "max_epochs=1")
     assert summary["derived"]["global_batch"] == 64
     assert runs.load(tmp_path).config.batch_size == 64
@@ -73,8 +73,12 @@ def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monke
 @pytest.mark.parametrize("method", ["simsiam", "vanilla", "wmse"])
 def test_a_data_set_chooses_the_sizes_of_every_method(method, dataset, backbone, batch, epochs):
     cfg = compose([f"dataset={dataset}", f"method={method}"])
-    assert (cfg.backbone.name, cfg.batch_size, cfg.max_epochs) == (backbone, batch, epochs)
-    assert compose([f"dataset={dataset}", "sizes=small"]).backbone.name == "small_resnet"
+    assert cfg.backbone.name == backbone
+    assert cfg.batch_size == batch
+    assert cfg.max_epochs == epochs
+    chosen = compose([f"dataset={dataset}", "sizes=small"])
+    assert chosen.backbone.name == "small_resnet"
+    assert chosen.backbone.kwargs.in_channels == chosen.dataset.channels
 
 
 @pytest.mark.parametrize(("size", "stem"), [(32, "small"), (64, "small"), (96, "imagenet")])
@@ -85,23 +89,26 @@ def test_the_stem_follows_the_views(size, stem):
 
 
 @pytest.mark.parametrize(
-    ("argument", "says"),
+    ("argument", "message"),
     [
         ("hydra.run.dir=blocked/run", "is not writable"),
         ("resume=nowhere", "resume=nowhere has no .hydra/overrides.yaml"),
     ],
 )
-def test_what_is_mistyped_is_answered_in_one_sentence(argument, says, tmp_path, typed):
+def test_a_wrong_folder_is_refused_in_one_line(argument, message, tmp_path, train):
     (tmp_path / "blocked").write_text("a file where a folder should be")
-    out = typed("rdm_solo.train", *SMALL, argument, cwd=tmp_path)
-    assert (out.returncode, out.stderr[:7]) == (2, "error: ")
-    assert len(out.stderr.strip().splitlines()) == 1
-    assert says in out.stderr
+    out = train(*SMALL, argument)
+    assert out.returncode == 2
+    assert out.stderr.startswith("error: ")
+    assert len(out.stderr.splitlines()) == 1
+    assert message in out.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
 
 
-def test_a_config_is_printed_without_a_run(typed, tmp_path):
-    out = typed("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
+def test_a_config_is_printed_without_a_run(train, tmp_path):
+    out = train("--cfg", "job", "filter=online_pow")
     cfg = OmegaConf.create(out.stdout)
-    assert (cfg.p, cfg.filter.branch, cfg.max_epochs) == (1.0, "online", 30)
+    assert cfg.p == 1
+    assert cfg.filter.branch == "online"
+    assert cfg.max_epochs == 30
     assert not list(tmp_path.iterdir())

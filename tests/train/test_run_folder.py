@@ -1,4 +1,4 @@
-"""The same command in the same folder resumes; what else may happen to a run's folder."""
+"""The same command in the same folder resumes. A folder is safe from other commands."""
 
 import logging
 import shutil
@@ -16,117 +16,124 @@ from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.train import claims
 
 OPTIONS = [*SMALL, "filter=target_pow", "p=-0.5", "trainer.enable_progress_bar=false"]
-RUN = [*OPTIONS, "max_epochs=3", "scheduler.warmup_epochs=1", "hydra.run.dir=run"]
+OPTIONS += ["max_epochs=3", "scheduler.warmup_epochs=1"]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """A finished run of three epochs."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    run(folder, *OPTIONS, "max_epochs=3")
+def uninterrupted(tmp_path_factory) -> Path:
+    """Train a run of three epochs."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    run(folder, *OPTIONS)
     return folder
 
 
 @pytest.fixture
 def cut(tmp_path) -> Path:
-    """A run of three epochs that was killed in its second."""
+    """Start a run of three epochs that is killed in its second."""
     folder = tmp_path / "run"
-    with pytest.raises(RuntimeError, match="killed"):
-        run(folder, *OPTIONS, "max_epochs=3", callbacks=[CutInEpoch(2)])
+    run_until(2, folder, *OPTIONS)
     assert len(rows(folder)) == 1
     return folder
 
 
-def test_the_same_command_resumes_and_then_has_nothing_to_do(cut, whole, typed):
-    out = typed("rdm_solo.train", *RUN, cwd=cut.parent)
-    assert (out.returncode, "resuming after epoch 1" in out.stdout) == (0, True), out
-    assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+def run_until(epoch: int, folder: Path, *options: str) -> None:
+    """Start or resume a run that is killed at the beginning of an epoch."""
+    with pytest.raises(RuntimeError, match="killed"):
+        run(folder, *options, callbacks=[CutInEpoch(epoch)])
+
+
+def times(folder: Path) -> dict[Path, int]:
+    """Return when each file of a run was last written."""
+    paths = [path for path in folder.rglob("*") if path.name != ".lock"]
+    return {path: path.stat().st_mtime_ns for path in paths}
+
+
+def test_the_same_command_resumes_and_then_has_nothing_to_do(cut, uninterrupted, train):
+    options = [*OPTIONS, "hydra.run.dir=run"]
+    out = train(*options)
+    assert out.returncode == 0, out.stderr
+    assert "resuming after epoch 1" in out.stdout
+    assert (cut / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
     assert not (cut / "failed.txt").exists()
-    before = {path: path.stat().st_mtime_ns for path in cut.rglob("*") if path.name != ".lock"}
-    out = typed("rdm_solo.train", *RUN, cwd=cut.parent)
-    assert (out.returncode, "already finished" in out.stdout) == (0, True), out
-    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+    before = times(cut)
+    out = train(*options)
+    assert out.returncode == 0, out.stderr
+    assert "already finished" in out.stdout
+    assert times(cut) == before
 
 
-def test_resume_takes_the_options_from_the_folder(cut, whole, typed):
-    out = typed("rdm_solo.train", "resume=run", "diagnostics.every_n_epochs=3", cwd=cut.parent)
-    assert out.returncode == 0, out
-    assert [row.get("train/loss") for row in rows(cut)] == [
-        row["train/loss"] for row in rows(whole)
-    ]
+def test_resume_takes_the_options_from_the_folder(cut, uninterrupted, train):
+    out = train("resume=run", "diagnostics.every_n_epochs=3")
+    assert out.returncode == 0, out.stderr
+    for row, expected in zip(rows(cut), rows(uninterrupted), strict=True):
+        assert row["train/loss"] == expected["train/loss"]
     assert "erank/online" not in rows(cut)[1]
 
 
-def test_more_epochs_keep_the_warm_up(whole, tmp_path, typed):
-    shutil.copytree(whole, tmp_path / "run")
-    out = typed("rdm_solo.train", "resume=run", "max_epochs=4", cwd=tmp_path)
-    assert out.returncode == 0, out
+def test_more_epochs_keep_the_warm_up(uninterrupted, tmp_path, train):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    out = train("resume=run", "max_epochs=4")
+    assert out.returncode == 0, out.stderr
     assert [row["epoch"] for row in rows(tmp_path / "run")] == [1, 2, 3, 4]
     saved = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
-    assert (saved.max_epochs, saved.scheduler.warmup_epochs) == (4, 1)
+    assert saved.max_epochs == 4
+    assert saved.scheduler.warmup_epochs == 1
 
 
 @pytest.mark.parametrize("option", ["p=-1", "seed=1", "max_epochs=4", "method=byol"])
 def test_another_config_is_refused_and_changes_nothing(option, cut):
-    before = {path: path.stat().st_mtime_ns for path in cut.rglob("*") if path.name != ".lock"}
-    name = option.partition("=")[0].replace("method", "method.name")
+    before = times(cut)
+    name = option.partition("=")[0]
     with pytest.raises(FolderTaken, match=f"differs in .*{name}"):
-        run(cut, *OPTIONS, "max_epochs=3", option)
-    assert before == {path: path.stat().st_mtime_ns for path in before}
+        run(cut, *OPTIONS, option)
+    assert times(cut) == before
 
 
 def test_another_number_of_processes_needs_the_same_filtered_batch(cut):
     with pytest.raises(UserError, match="filters batches of 16 rows, but this command sets 8"):
-        run(cut, *OPTIONS, "max_epochs=3", "batch_size=8")
+        run(cut, *OPTIONS, "batch_size=8")
 
 
-def test_overwrite_keeps_the_earlier_run_under_another_name(cut, typed):
+def test_overwrite_keeps_the_earlier_run_under_another_name(cut):
     table = (cut / "metrics.csv").read_bytes()
-    out = typed("rdm_solo.train", *RUN, "p=-1", "overwrite=true", cwd=cut.parent)
-    assert out.returncode == 0, out
+    run(cut, *OPTIONS, "p=-1", "overwrite=true")
     (old,) = cut.parent.glob("run.old-*")
     assert (old / "metrics.csv").read_bytes() == table
     assert OmegaConf.load(cut / ".hydra" / "config.yaml").p == -1
 
 
 def test_a_requeued_command_with_overwrite_resumes(tmp_path):
-    options = [*OPTIONS, "max_epochs=3", "overwrite=true"]
-    with pytest.raises(RuntimeError, match="killed"):
-        run(tmp_path / "run", *options, callbacks=[CutInEpoch(3)])
-    run(tmp_path / "run", *options)
+    run_until(3, tmp_path / "run", *OPTIONS, "overwrite=true")
+    run(tmp_path / "run", *OPTIONS, "overwrite=true")
     assert not list(tmp_path.glob("run.old-*"))
     assert len(rows(tmp_path / "run")) == 3
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(cut, whole):
-    """A row can be there already."""
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(cut, uninterrupted):
+    """The table of such a run may have a row already."""
     shutil.rmtree(cut / "checkpoints")
-    run(cut, *OPTIONS, "max_epochs=3")
-    assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    run(cut, *OPTIONS)
+    assert (cut / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
 
 
-def test_starts_that_add_no_epoch_end_with_an_error(tmp_path):
-    def start(epoch: int) -> None:
-        run(tmp_path / "run", *OPTIONS, "max_epochs=3", callbacks=[CutInEpoch(epoch)])
-
-    for epoch in (2, 2, 2):  # the first adds an epoch
-        with pytest.raises(RuntimeError, match="killed"):
-            start(epoch)
+def test_starts_that_add_no_epoch_end_with_an_error(cut):
+    run_until(2, cut, *OPTIONS)
+    run_until(2, cut, *OPTIONS)
     with pytest.raises(UserError, match=r"the last 2 starts .* finished no epoch"):
-        start(2)
-    start(9)  # another try is allowed
-    assert len(rows(tmp_path / "run")) == 3
+        run(cut, *OPTIONS)
+    run(cut, *OPTIONS)  # another try is allowed
+    assert len(rows(cut)) == 3
 
 
 def test_a_folder_that_another_process_writes_to_is_refused(cut):
     lock = FileLock(cut / ".lock")
     with lock, pytest.raises(FolderTaken, match=r"another run is writing to .*\(process \d+, host"):
-        run(cut, *OPTIONS, "max_epochs=3")
+        run(cut, *OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "figures", "train.log", "spectra"])
 def test_nothing_is_written_through_a_link_that_leads_out(name, cut, tmp_path):
-    """A folder may come from a stranger."""
     outside = tmp_path / "outside"
     target = cut / name
     if target.is_dir():
@@ -137,8 +144,11 @@ def test_nothing_is_written_through_a_link_that_leads_out(name, cut, tmp_path):
         outside.write_text("mine")
     target.symlink_to(outside)
     with pytest.raises(UserError, match="a link that leads out"):
-        run(cut, *OPTIONS, "max_epochs=3")
-    assert not list(outside.iterdir()) if outside.is_dir() else outside.read_text() == "mine"
+        run(cut, *OPTIONS)
+    if outside.is_dir():
+        assert not list(outside.iterdir())
+    else:
+        assert outside.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -152,22 +162,27 @@ def test_nothing_is_written_through_a_link_that_leads_out(name, cut, tmp_path):
         "backbone.name=timm/hf-hub:somebody/model",
     ],
 )
-def test_a_folder_cannot_name_what_is_run(option, cut, typed):
+def test_a_folder_cannot_name_what_is_run(option, cut, train):
     path = cut / ".hydra" / "overrides.yaml"
     OmegaConf.save([*OmegaConf.load(path), option], path)
-    out = typed("rdm_solo.train", "resume=run", cwd=cut.parent)
-    assert (out.returncode, out.stderr[:7]) == (2, "error: ")
+    out = train("resume=run")
+    assert out.returncode == 2
+    assert out.stderr.startswith("error: ")
     assert len(rows(cut)) == 1
 
 
-def test_kept_and_best_checkpoints(tmp_path):
-    keep = ["checkpoint.keep=2", "checkpoint.best=true", "max_epochs=4"]
-    with pytest.raises(RuntimeError, match="killed"):
-        run(tmp_path, *OPTIONS, *keep, callbacks=[CutInEpoch(3)])
-    summary = run(tmp_path, *OPTIONS, *keep)
+def test_the_newest_and_the_best_checkpoints_are_kept(tmp_path):
+    options = [*OPTIONS, "checkpoint.keep=2", "checkpoint.best=true", "max_epochs=4"]
+    run_until(3, tmp_path, *options)
+    summary = run(tmp_path, *options)
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    kept = {"epoch_0003.ckpt", "epoch_0004.ckpt"}
-    assert names == {"last.ckpt", "previous.ckpt", "best.ckpt", *kept}
+    assert names == {
+        "last.ckpt",
+        "previous.ckpt",
+        "best.ckpt",
+        "epoch_0003.ckpt",
+        "epoch_0004.ckpt",
+    }
     accuracies = [row["val/knn_acc1"] for row in rows(tmp_path)]
     best = accuracies.index(max(accuracies)) + 1
     assert summary["best"] == {"epoch": best, "accuracy": pytest.approx(max(accuracies))}
@@ -176,23 +191,22 @@ def test_kept_and_best_checkpoints(tmp_path):
 
 
 def test_default_names_never_collide():
-    first, second = (
-        arguments.compose("config", ["filter=target_pow"], with_hydra=True).hydra.run.dir
-        for _ in range(2)
-    )
-    assert first != second
-    assert first.endswith("_simsiam_target_pow")
+    first = arguments.compose("config", ["filter=target_pow"], with_hydra=True)
+    second = arguments.compose("config", ["filter=target_pow"], with_hydra=True)
+    assert first.hydra.run.dir != second.hydra.run.dir
+    assert first.hydra.run.dir.endswith("_simsiam_target_pow")
 
 
 def test_a_full_disk_ends_the_log_with_one_warning(capfd, caplog):
-    """/dev/full can be opened, and has no space left for any line."""
+    """Write to /dev/full, which can be opened and has no space left for any line."""
     with claims._log_file(Path("/dev/full")):
         for number in range(3):
             logging.getLogger("rdm_solo").warning("line %d", number)
-    messages = [record.getMessage() for record in caplog.records]
-    assert sorted(m for m in messages if "/dev/full" not in m) == ["line 0", "line 1", "line 2"]
-    (warning,) = (message for message in messages if "/dev/full" in message)
+    messages = {record.getMessage() for record in caplog.records}
+    (warning,) = messages - {"line 0", "line 1", "line 2"}
+    assert "/dev/full" in warning
     assert "No space left on device" in warning
+    assert len(caplog.records) == 4
     assert "Traceback" not in capfd.readouterr().err
 
 

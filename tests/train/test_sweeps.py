@@ -1,6 +1,5 @@
-"""Sweeps: each run is a command of its own, under Hydra's launchers and ours."""
+"""A sweep starts each run as a command, under Hydra's launchers and ours."""
 
-import functools
 import os
 import subprocess
 from collections.abc import Callable
@@ -22,13 +21,15 @@ pytestmark = pytest.mark.process
 
 def losses(folder: Path) -> dict[str, float]:
     """Return the last loss of each run in a sweep's folder."""
-    tables = sorted(folder.glob("*/metrics.csv"))
-    return {path.parent.name: rows(path.parent)[-1]["train/loss"] for path in tables}
+    last = {}
+    for path in sorted(folder.glob("*/metrics.csv")):
+        last[path.parent.name] = rows(path.parent)[-1]["train/loss"]
+    return last
 
 
 @pytest.fixture(scope="module")
 def sweep_folder(tmp_path_factory) -> Path:
-    """Return the folder of a sweep of a run and one that is refused."""
+    """Return the folder of a sweep of two runs, of which the second one is refused."""
     cwd = tmp_path_factory.mktemp("sweep")
     options = [*RUN, "p=-1", "knn.k=5,9999", "launcher=local", "hydra.sweep.dir=sweep"]
     options.append("hydra/job_logging=default")  # a file in the folder of each run
@@ -41,10 +42,10 @@ def sweep_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def submitted(typed, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Submit a sweep from this process; its runs are processes."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return functools.partial(typed, "rdm_solo.train")
+def submitted(train, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Submit a sweep from this process. Its runs are other processes."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    return train
 
 
 @pytest.mark.parametrize(
@@ -52,59 +53,72 @@ def submitted(typed, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
 )
 def test_every_launcher_gives_the_same_run(launcher, sweep_folder, tmp_path, submitted):
     options = [*RUN, "p=-1", "knn.k=5", f"hydra/launcher={launcher}", "hydra.sweep.dir=sweep"]
-    out = submitted("-m", *options, cwd=tmp_path)
+    out = submitted("-m", *options)
     assert out.returncode == 0, out.stderr
     assert losses(tmp_path / "sweep") == {FIRST: losses(sweep_folder)[FIRST]}
     assert "σ^-1 " in out.stdout
 
 
-def test_a_sweep_that_is_submitted_again_trains_what_is_left_by_any_launcher(
+def test_a_resumed_sweep_trains_only_the_missing_runs_and_returns_every_metric(
     sweep_folder, submitted, monkeypatch
 ):
-    expected, kept = losses(sweep_folder), sweep_folder / FIRST / "metrics.csv"
-    written = kept.stat().st_mtime_ns
+    """Hydra's sweepers read the metrics."""
+    before = losses(sweep_folder)
+    table = sweep_folder / FIRST / "metrics.csv"
+    written = table.stat().st_mtime_ns
     metrics = []
+    start_run = sweep.start
 
     def start(*arguments):
-        metrics.append(sweep_start(*arguments))
-        return metrics[-1]
+        metric = start_run(*arguments)
+        metrics.append(metric)
+        return metric
 
-    sweep_start = sweep.start
     monkeypatch.setattr(sweep, "start", start)
     options = ["-m", "p=-1,-0.5", "knn.k=5", "launcher=basic", "optimized_metric=train/loss"]
-    out = submitted(f"resume={sweep_folder}", *options, cwd=sweep_folder.parent)
+    out = submitted(f"resume={sweep_folder}", *options)
     assert "failed: 1_simsiam_target_pow_p=-1_seed=0" in out.stdout
-    assert kept.stat().st_mtime_ns == written
-    assert losses(sweep_folder).items() > expected.items()
-    assert metrics == list(losses(sweep_folder).values()), "for Hydra's sweepers"
+    assert table.stat().st_mtime_ns == written
+    assert losses(sweep_folder).items() > before.items()
+    assert metrics == list(losses(sweep_folder).values())
 
 
-def test_a_stranger_s_sweep_runs_nothing_of_its_own(sweep_folder, tmp_path, typed):
-    values = OmegaConf.load(sweep_folder / "multirun.yaml")
+@pytest.fixture
+def refused(sweep_folder, tmp_path, train) -> Callable[[str], str]:
+    """Resume a stranger's folder whose sweep has another option, and return the error."""
+    folder = tmp_path / "sweep"
+    folder.mkdir()
 
-    def refusal(name: str, *options: str) -> str:
-        """Return how a sweep's folder that records other options is refused."""
-        values.hydra.overrides.task = [*RUN, *options]
-        (tmp_path / name).mkdir(exist_ok=True)
-        OmegaConf.save(values, tmp_path / name / "multirun.yaml")
-        out = typed("rdm_solo.train", f"resume={name}", cwd=tmp_path)
-        assert (out.returncode, out.stderr[:7]) == (2, "error: "), out
+    def resume(option: str) -> str:
+        values = OmegaConf.load(sweep_folder / "multirun.yaml")
+        values.hydra.overrides.task = [*RUN, option]
+        OmegaConf.save(values, folder / "multirun.yaml")
+        out = train("resume=sweep")
+        assert out.returncode == 2
+        assert out.stderr.startswith("error: ")
         return out.stderr
 
-    refusal("callback", "+callbacks.mine._target_=os.system")
-    refusal("function", "filter.function=os.system,pow")
-    for name in ("callback", "function"):
-        assert [path.name for path in (tmp_path / name).iterdir()] == ["multirun.yaml"]
-    for name in ("links", "outside"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "links" / FIRST).symlink_to(tmp_path / "outside")
-    assert "leads out" in refusal("links", "p=-1")
+    return resume
+
+
+@pytest.mark.parametrize(
+    "option", ["+callbacks.mine._target_=os.system", "filter.function=os.system,pow"]
+)
+def test_a_stranger_s_sweep_cannot_name_what_is_run(option, refused, tmp_path):
+    refused(option)
+    assert [path.name for path in tmp_path.rglob("*")] == ["sweep", "multirun.yaml"]
+
+
+def test_a_stranger_s_sweep_writes_nothing_through_a_link(refused, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "sweep" / FIRST).symlink_to(tmp_path / "outside")
+    assert "leads out" in refused("p=-1")
     assert not list((tmp_path / "outside").iterdir())
 
 
 @pytest.mark.parametrize(
     ("cores", "jobs", "runs", "threads"),
-    [(8, None, 3, ["2"] * 3), (2, None, 5, ["1"] * 2), (4, 1, 5, ["4"])],
+    [(8, None, 3, ["2", "2", "2"]), (2, None, 5, ["1", "1"]), (4, 1, 5, ["4"])],
 )
 def test_local_divides_the_cores(cores, jobs, runs, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
