@@ -52,7 +52,6 @@ class WeightedKNN(Measurement):
         labels = torch.cat(gather(torch.cat(label_batches)))
         neighbours = Neighbours(queries, self.k)
         memory = trainer.datamodule.memory_dataloader()
-        memory.set_epoch(trainer.current_epoch)  # error messages name the epoch
         for x, y in memory:
             neighbours.add(unit(pl_module.backbone(x)), y)
         neighbours.merge_processes()

@@ -18,7 +18,7 @@ def is_untrained(trainer: Any) -> bool:
 
 
 def untrained_row(trainer: Any, module: Any, recorder: Recorder) -> EpochRow:
-    """Return what the training outputs measure before the first optimiser step, as epoch 0.
+    """Measure the training outputs before the first optimiser step and return them as epoch 0.
 
     They are computed by a copy of the module with isolated random states, so that training is not
     affected. The row is empty with manual optimisation or several training loaders.
@@ -32,7 +32,7 @@ def untrained_row(trainer: Any, module: Any, recorder: Recorder) -> EpochRow:
         model.log = model.log_dict = lambda *args, **kwargs: None
         model.on_train_start()
         model.on_train_epoch_start()
-        recorder = copy.copy(recorder)  # which logs each warning once, here or in training
+        recorder = copy.copy(recorder)  # shares _warned: training does not repeat a warning
         recorder.observer = observer(model)
         for step, batch in enumerate(loader):
             if not recorder.before_step(step, math.inf):
@@ -41,6 +41,8 @@ def untrained_row(trainer: Any, module: Any, recorder: Recorder) -> EpochRow:
             with trainer.precision_plugin.train_step_context():
                 outputs = model.training_step(batch, step)
             recorder.after_step(outputs)
+            if not recorder.was_measured:  # DeepCluster v2 has no targets before its first epoch
+                break
         return recorder.end_epoch(0)
 
 

@@ -96,6 +96,16 @@ def _parse(argv: Sequence[str], config: str) -> Any:
     return parser.parse_args(argv)
 
 
+def quoted(path: object) -> str:
+    """Return a path in quotes, as the value of an option.
+
+    >>> quoted("it's here")
+    "'it\\\\'s here'"
+    """
+    escaped = str(path).replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     """Quote values with ``=``, which Hydra cannot parse; add ``++`` to keys of ``OPEN_GROUPS``.
 

@@ -4,7 +4,7 @@ A `Pipeline` maps ``n`` images and an ``(n, DRAWS)`` table of uniform numbers to
 deterministic and works row by row: a sample's view does not depend on the rest of its batch, the
 batch size or the number of processes. Operations and distributions are those of torchvision's
 ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
-``GaussianBlur`` and ``RandomSolarize``, in this order.
+``GaussianBlur`` and ``RandomSolarize``, in this order. A rotation follows the flip.
 
 The table stays on the CPU, so choosing the samples for an operation does not wait for a GPU. Images
 are processed by elementwise operations, gathers and one ``grid_sample``, without matrix products,

@@ -38,8 +38,8 @@ def make_filters(chosen: ChosenFilter, epochs: int) -> dict[str, SpectralFilter]
 class Float32Linear(nn.Linear):
     """A linear layer outside autocast.
 
-    The batch norm that follows centres the batch, so one singular value is zero if N <= k. Rounding
-    to half precision would raise it to a thousandth of the largest one.
+    A batch norm that follows, as in SimSiam, centres the batch, so one singular value is zero if
+    N <= k. Rounding to half precision would raise it to a thousandth of the largest one.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -173,7 +173,7 @@ LOSSES = {"cosine": minus_cosine, "mse": squared_error, "iso": iso_loss}
 
 
 class FilteredBYOL(_Filtered):
-    """BYOL with filters; its projector does not end with BN, so ``linear`` removes nothing.
+    """BYOL with filters; ``linear`` leaves the projector as it is.
 
     solo-learn's step uses the momentum projector's output as the target, so ``target_head`` becomes
     the last layer of the momentum projector.

@@ -181,8 +181,12 @@ class ModuleObserver(Observer):
         self.branches = branches
         self.online = part(module, branches.online)
         if branches.predictor:
+            # The paper's m for methods with a predictor (Appendix B.3).
             has_momentum = part(module, "momentum_projector") is not None
-            self.m = METHODS["byol" if has_momentum else "simsiam"].paper_m
+            for method in METHODS.values():
+                if method.asymmetry == "predictor" and method.momentum == has_momentum:
+                    self.m = method.paper_m
+                    break
         elif branches.target is None:
             self.aliases = {"online": "target", "projection": "target"}
         else:  # a student and a teacher without a predictor: the student's head is judged

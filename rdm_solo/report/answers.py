@@ -104,7 +104,7 @@ def overview(settings: Sequence[Setting]) -> Verdict:
             healthy += 1
         if setting.health.level in ("bad", "suspect"):
             unhealthy.append(f"{setting.label}: {setting.health.answer}")
-        if setting.ranked and not setting.finished:
+        if not setting.finished and setting.counted[0].diverged is None:
             unfinished += 1
     numbers = []
     if unfinished:

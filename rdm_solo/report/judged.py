@@ -49,7 +49,7 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
         judged = [runs[run] for run in judged_runs(group)]
         lead, low_pass, health = verdicts(judged)
         counted = counted_runs(group)
-        # How far the runs came stands before the numbers of the first verdict.
+        # The verdict on health, which the page shows first, starts with the progress.
         first = counted[0]
         finished = first.epochs >= int(first.config.get("max_epochs", 0))
         progress = []
@@ -60,9 +60,10 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
             progress.append(f"not counted: {', '.join(behind)}")
         last_values, text = {}, {}
         evaluation = evaluations[first.dataset]
-        for column in (*COLUMNS.values(), LINEAR):
+        for column in COLUMNS.values():
             last_values[column.name] = last(counted, column.name, evaluation)
             text[column.name] = format_latest(counted, column.name, column.digits)
+        last_values[LINEAR.name] = last(counted, LINEAR.name, evaluation)
         text[LINEAR.name] = mean_std(last_values[LINEAR.name], LINEAR.digits)
         settings.append(
             Setting(

@@ -1,4 +1,4 @@
-"""Measures of the branches' spectra, the metric that accumulates them, and the collapse rules.
+"""Measures of the branches' spectra, and the metric that accumulates them.
 
 ``BranchSpectra`` is imported on first use, because torchmetrics takes seconds to import.
 """

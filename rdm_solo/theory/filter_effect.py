@@ -54,6 +54,7 @@ def predict_effect(
 
     Shapes: ``(r,)``.
 
+    >>> import torch
     >>> from rdm_solo import filters
     >>> gain, sigma = filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0])
     >>> effect = predict_effect("power", "target", gain, sigma)

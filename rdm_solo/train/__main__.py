@@ -55,7 +55,7 @@ def _start_run(argv: Sequence[str]) -> None:
     folder = Path(cfg.hydra.run.dir)  # its name may contain the time
     with _removed_if_empty(folder):
         make_results_folder(folder, "another hydra.run.dir")
-        arguments.run_hydra(_train, "config", [*argv, f"hydra.run.dir='{folder}'"])
+        arguments.run_hydra(_train, "config", [*argv, f"hydra.run.dir={arguments.quoted(folder)}"])
 
 
 @contextlib.contextmanager
