@@ -56,7 +56,7 @@ class Study:
         """Return the planned runs that the table lacks."""
         rows = table[list(self.key)].astype(str)
         present = set(rows.itertuples(index=False, name=None))
-        missing = {}  # by key: two questions of a study can plan the same run
+        missing = {}  # by key, because a run that two questions need is planned twice
         for run in self.planned(table):
             key = tuple(map(str, run[: len(self.key)]))
             if key not in present:

@@ -16,7 +16,8 @@ from rdm_solo import runs
 from rdm_solo.runs import Run
 from rdm_solo.runs.files import SUMMARY
 
-ROOT = Path(__file__).resolve().parents[1]  # on sys.path with `-m`, so callbacks in studies/ load
+# Runs start here, so that they can import callbacks of studies/.
+ROOT = Path(__file__).resolve().parents[1]
 OK = "ok"  # status of a run that did not diverge
 
 
@@ -59,7 +60,7 @@ def _command(options: Sequence[str], output: Path) -> None:
 
 @contextmanager
 def trained(options: Sequence[str]) -> Iterator[tuple[Run, dict[str, str]]]:
-    """Train a run in a temporary folder; give its content, and its row's columns on how it ran."""
+    """Train a run in a temporary folder; yield the run and the columns that say how it ran."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         summary = train(options, folder)

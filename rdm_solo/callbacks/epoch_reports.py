@@ -151,6 +151,12 @@ class SkippedImages(pl.Callback):
         self.folder = folder
         self.lines: dict[str, str] = {}  # by path
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"lines": self.lines}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.lines = dict(state_dict["lines"])
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1
         new: dict[str, str] = {}

@@ -13,8 +13,9 @@ log = logging.getLogger("rdm_solo")
 class Alarm:
     """Warn once about each kind of collapse. Rank 0 decides for all processes.
 
-    ``advise(kind, epoch=...)`` returns the likeliest cause and the remedy, ``option(name, value)``
-    formats a bound as the user passes it. ``epochs`` are the earlier epochs.
+    ``advise(kind, epoch=...)`` returns the likeliest cause and the remedy; its epoch counts from 0,
+    as in schedules. ``option(name, value)`` formats a bound as the user passes it. ``epochs`` are
+    the earlier epochs.
     """
 
     def __init__(

@@ -11,13 +11,13 @@ BELOW_UNTRAINED, FEW_FEATURES = "below the untrained network", "collapsed featur
 
 # Number of low values in a row that a rule needs: ranks and accuracies often drop and recover.
 IN_A_ROW = 2
-# Smaller gaps in log rank are rounding errors of equal branches; true gaps were at least this.
+# Equal branches differ in log rank by less than this, because of rounding.
 MIN_GAP = 1e-3
 # Batch norm alone can keep an effective rank of about 2, so a rank below this is a collapse.
 MIN_DIRECTIONS = 2.2
 # An accuracy of at most this many times the chance level counts as chance.
 AT_CHANCE = 1.1
-# A drop is judged once the best accuracy has covered this share of the way from chance to 100 %.
+# A drop counts only if the best accuracy was at least chance + this share of (100 % - chance).
 MIN_GAIN = 0.1
 
 
@@ -132,7 +132,7 @@ class Rule:
     in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
     in_warm_up: bool = False  # whether epochs of the warm-up are judged
     limits: tuple[float, ...] = (0, 1)  # allowed range of the bound
-    note: bool = False  # logged as a note, because too many healthy runs have it for a warning
+    note: bool = False  # logged as a note: many healthy runs meet the rule
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
         """Return the warning. ``option(name, value)`` formats an option as a user sets it."""
@@ -182,7 +182,8 @@ def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
 def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
     """Return the ratio of the last accuracy to the best one, both minus the chance level.
 
-    It is 0 at chance level after the warm-up, and otherwise 1 if the best accuracy is near chance.
+    There are two exceptions. It is 0 if the accuracy is at chance after the warm-up, and otherwise
+    1 if no accuracy was clearly above chance.
 
     >>> epochs = [MeasuredEpoch(e, 1, 9, 32, 0, knn=x, chance=10) for e, x in ((4, 90), (5, 30))]
     >>> accuracy_kept(epochs, Bounds())

@@ -209,9 +209,11 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     bottom = torch.minimum(red, low)
     delta = top - bottom
 
-    # Distance from red in sixths of a turn, 0 to 3: (high - low)/delta in red's sector, otherwise
-    # 2 + (low - red)/delta. (relu(low - red) + high - red)/delta + 1 is both, and takes a third of
-    # torch.where's time. Towards blue the distance is negative.
+    # The distance from red in sixths of a turn, from 0 to 3, is
+    #   (high - low) / delta        where red is the largest channel,
+    #   2 + (low - red) / delta     elsewhere.
+    # Both equal (relu(low - red) + high - red) / delta + 1, which takes a third of the time of
+    # torch.where. Towards blue the distance is negative.
     hue = (low - red).relu_().add_(high).sub_(red)
     hue.div_(delta.clamp_min(1e-30)).add_(1)
     hue.copysign_(green - blue)

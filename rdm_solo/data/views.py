@@ -115,8 +115,8 @@ class Pipeline:
         sigma_min, sigma_max = self.blur_sigma
         return SimpleNamespace(
             flip=flip,
-            # The flip comes before the rotation but is applied after it. Rotating a mirrored image
-            # equals rotating by minus the angle and then mirroring.
+            # torchvision would flip and then rotate by the angle. Rotating by minus the angle and
+            # then flipping gives the same image.
             angle=torch.where(flip, -angle, angle),
             jitter=u[:, draws.JITTER] < self.jitter,
             factors=low + (high - low) * u[:, draws.FACTORS : draws.FACTORS + 4],
@@ -162,7 +162,7 @@ class Pipeline:
         x = _apply_where(params.jitter, color_jitter, x, params.factors, params.order)
         if x.shape[1] == 3:
             x = _apply_where(params.grey, _grey_rgb, x)
-        # As wide as the widest Gaussian needs.
+        # The kernel reaches four standard deviations of the widest Gaussian.
         radius = max(1, int(4 * self.blur_sigma[1] + 0.5))
         radius = min(radius, self.size - 1)
         x = _apply_where(params.blur, partial(blur, radius=radius), x, params.sigma)

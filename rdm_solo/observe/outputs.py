@@ -24,8 +24,10 @@ class Outputs(NamedTuple):
     def to(self, device: torch.device) -> "Outputs":
         """Return the outputs on a device, without the features."""
         tensors = self._replace(features=None)._asdict()
-        moved = {name: x.to(device) for name, x in tensors.items() if x is not None}
-        return Outputs(**{**tensors, **moved})
+        for name, x in tensors.items():
+            if x is not None:
+                tensors[name] = x.to(device)
+        return Outputs(**tensors)
 
 
 def combine(calls: Calls, views: int | None, aliases: Mapping[str, str]) -> Outputs | None:
@@ -95,9 +97,10 @@ def rows_by_view(calls: Calls, views: int | None) -> dict[str, list[Tensor]]:
 
 
 def count_batches(target: list[Tensor], views: int) -> int:
-    """Return how many batches of ``views`` calls a step made; 0 if its calls are no such batches.
+    """Return how many batches of ``views`` calls a step made.
 
-    A step without calls of the target, or with fewer than ``views``, counts as one batch.
+    The result is 0 if the calls do not divide into groups of ``views`` equally long calls. Fewer
+    calls than ``views`` count as one batch.
     """
     batches, rest = divmod(len(target), views)
     if batches and rest:

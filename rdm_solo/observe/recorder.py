@@ -222,9 +222,10 @@ class Recorder:
     def _spectra(self, metric: "BranchSpectra") -> "Spectra":
         """Return the epoch's spectra; for methods with a softmax, also the spectrum of the logits.
 
-        The softmax's scale depends on its temperature, so collapse is measured before it. The
-        logits' spectrum is computed from the last layer's inputs and its weight at the epoch's end.
-        The centred rank is computed from the inputs: few prototypes may not span all directions.
+        The spread of softmax outputs depends on the temperature, so collapse is judged on the
+        logits. Their spectrum is computed from the last layer's inputs and its weight at the end of
+        the epoch. The centred rank is that of the inputs: the logits of few prototypes cannot show
+        all directions.
         """
         spectra = metric.compute()
         if self._hidden is None:

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
         prog="rdm-solo report",
-        description="Write one self-contained page with the paper's figures for runs or sweeps.",
+        description="Write one self-contained page with figures, verdicts and tables of runs.",
     )
     parser.add_argument(
         "folders",

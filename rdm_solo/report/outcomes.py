@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
     answer: str
     good: bool | None = None
-    suspect: bool = False  # a note applies: the features may or may not be good
+    suspect: bool = False  # a note applies, which healthy runs can have too
     collapsed: bool = False  # the outputs or the features
 
     @property
@@ -96,7 +96,7 @@ def _alive(run: Run, epochs: Sequence[MeasuredEpoch]) -> Outcome:
         return Outcome(f"diverged in epoch {run.diverged}", good=False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     kinds = collapse.kinds_of_collapse(epochs, Bounds(warmup=warmup, gap_epochs=None))
-    # A collapse is named before an accuracy or a loss that a note is about.
+    # If several notes apply, a collapse is named first.
     kinds.sort(key=COLLAPSED.__contains__, reverse=True)
     rules = [collapse.RULE[kind] for kind in kinds]
     for rule in rules:

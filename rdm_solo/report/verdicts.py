@@ -34,7 +34,7 @@ class Verdict:
     good: bool | None
     numbers: Sequence[str]
     caveat: str = ""
-    suspect: bool = False  # not healthy in some runs, or a note applies to one
+    suspect: bool = False  # some run is not healthy
 
     @property
     def level(self) -> str:

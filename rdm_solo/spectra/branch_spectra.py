@@ -95,7 +95,7 @@ class BranchSpectra(SumMetric):
         self.add_sum("sum_mean", dim)  # y, over rows
         self.add_sum("sum_squared")  # |y|^2, over rows
         self.add_sum("sum_means_squared")  # N |mean of y|^2, over steps
-        # The rows with the smallest hashes, without a sum: p, z, z_+ and y if sampled, otherwise z.
+        # Kept rows, those with the smallest hashes: p, z, z_+ and y if sampled, otherwise z alone.
         self.kept_size, self.kept_parts = PAIRED_ROWS, 1
         if self.sampled:
             self.kept_size, self.kept_parts = sample, 4
@@ -115,7 +115,8 @@ class BranchSpectra(SumMetric):
         axes = measures.directions(dim)
         self.register_buffer("directions", axes, persistent=False)
         points = 2 * (measures.POINTS - 1)
-        self.add_sum("sum_waves", points, axes.shape[1])  # e^{itu} of u = y along axes, over rows
+        # cos and sin of t u, where u is y along each axis, over rows
+        self.add_sum("sum_waves", points, axes.shape[1])
 
     @torch.no_grad()
     def update(

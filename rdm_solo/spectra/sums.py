@@ -75,8 +75,8 @@ def full_gram(upper: Tensor) -> Tensor:
 def step_mean(total: Tensor, valid: Tensor) -> Tensor:
     """Return the step's mean over all processes, from the sum of this process's rows.
 
-    The mean is scaled by the square root of this process's number of rows. Summed over processes,
-    outer products of the scaled means are then the mean's part of the summed second moment.
+    The mean m is scaled by the square root of this process's number of rows n_r, so that outer
+    products can be summed over processes: sum_r (sqrt(n_r) m)(sqrt(n_r) m)^T = N m m^T.
     """
     count = valid.sum().to(total)
     total_and_count = sum_over_processes(torch.cat([total, count[None]]))

@@ -52,13 +52,17 @@ def runs_of(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def check_all(argv: Sequence[str]) -> None:
-    """Refuse a sweep in which the config of a run is not valid, before its first run."""
-    options = [argument for argument in argv if not argument.startswith("-")]
-    has_flags = len(argv) - len(options) > 1  # besides -m, such as --config-dir
-    has_sweeper = any("hydra/sweeper" in option for option in options)  # it chooses values later
+    """Check the config of every run before the first one starts.
+
+    Sweeps with flags such as ``--config-dir``, or with a sweeper that chooses values later, are not
+    checked in advance.
+    """
+    options = [argument for argument in quote(argv) if not argument.startswith("-")]
+    has_flags = len(argv) - len(options) > 1  # besides -m
+    has_sweeper = any("hydra/sweeper" in option for option in options)
     if has_flags or has_sweeper:
         return
-    for overrides in runs_of(quote(options)):
+    for overrides in runs_of(options):
         checks.check(compose("config", overrides, with_hydra=True))
 
 

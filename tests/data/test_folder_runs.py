@@ -61,6 +61,20 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
     assert caplog.text.count("1 unreadable image was skipped") == 2
 
 
+def test_a_resumed_run_keeps_the_list_of_skipped_images(tmp_path):
+    callback = epoch_reports.SkippedImages(tmp_path)
+    for epoch, name in enumerate(["a.jpg", "b.jpg"]):
+        skipped = {name: "is broken"}
+        datamodule = SimpleNamespace(skipped=lambda skipped=skipped: skipped)
+        trainer = SimpleNamespace(current_epoch=epoch, is_global_zero=True, datamodule=datamodule)
+        resumed = epoch_reports.SkippedImages(tmp_path)
+        resumed.load_state_dict(callback.state_dict())
+        resumed.on_train_epoch_end(trainer, None)
+        callback = resumed
+    lines = (tmp_path / "skipped.txt").read_text().splitlines()
+    assert lines == ["epoch 1: a.jpg is broken", "epoch 2: b.jpg is broken"]
+
+
 def skip_different_images(rank: int, world: int, folder: str) -> list[str]:
     """Skip one image on each process and a third one on both; return the lines of the log."""
     lines: list[str] = []

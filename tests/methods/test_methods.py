@@ -166,7 +166,10 @@ def test_one_module_imports_solo_learn():
     ("options", "logged"),
     [
         ({"logger": "csv"}, {"train/loss", "val/acc5", "mine"}),
-        ({"logger": "tensorboard"}, {"train/loss", "train/acc1", "val/acc5", "mine"}),
+        (
+            {"logger": "tensorboard"},
+            {"train/loss", "train/acc1", "train/momentum_acc1", "val/acc5", "mine"},
+        ),
         ({"logger": "tensorboard", "labelled": False}, {"train/loss", "mine"}),
     ],
 )
@@ -175,7 +178,8 @@ def test_what_a_run_logs(options, logged, monkeypatch):
     monkeypatch.setattr(pl.LightningModule, "log", lambda self, name, *_, **__: names.append(name))
     cfg = configure("method=simsiam", f"logger={options['logger']}")
     model = methods.build(cfg, options.get("labelled", True))
-    for name in ("train_neg_cos_sim", "train_acc1", "val_acc5", "mine"):
+    names_of_solo_learn = ("train_neg_cos_sim", "train_acc1", "train_momentum_acc1", "val_acc5")
+    for name in (*names_of_solo_learn, "mine"):
         model.log(name, torch.tensor(1.0))
     assert set(names) == logged
 
