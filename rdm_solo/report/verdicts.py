@@ -59,7 +59,10 @@ def lead(
 ) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
     epochs_ahead = (gaps > MIN_GAP).sum()
-    numbers = [f"leads in {epochs_ahead} of {len(gaps)} measured epochs"]
+    share = f"leads in {epochs_ahead} of {len(gaps)} measured epochs"
+    if len(runs) > 1:
+        share += f" of {len(runs)} runs"
+    numbers = [share]
     for branch in ("target", "online"):
         ranks = curve_of(runs, f"erank/{branch}").mean
         if len(ranks):
