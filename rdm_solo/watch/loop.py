@@ -60,7 +60,8 @@ class Watch:
         normalize: whether to scale rows to unit length; pass False for outputs of a softmax.
         name: the method's name in the report; by default the model's class.
         log: a function called on rank 0 with each epoch's scalars and number.
-        resume: True to resume after the folder's last epoch, a number to resume after that epoch.
+        resume: True to resume after the folder's last epoch, a number to resume after that epoch;
+            False and 0 refuse a folder that holds a run.
             In an empty folder both start with epoch 1.
         leads: whether the target should have the higher effective rank; otherwise negative gaps
             are not reported. By default it is True for modules with a predictor whose class has

@@ -65,7 +65,7 @@ class WatchFolder:
         self._lock.enter_context(ownership.owned(folder))
         if config_path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
-        if resume is False and (folder / METRICS).exists():
+        if not resume and (folder / METRICS).exists():
             raise UserError(
                 f"{folder} holds a run: pass another folder, or resume=True to resume it."
             )

@@ -232,8 +232,6 @@ def test_a_watch_resumes_after_the_last_epoch_or_an_earlier_one(folder):
     assert [row["epoch"] for row in rows(folder)] == [1, 2]
     assert rows(folder)[0] == before[0]
     assert spectra_files.read(folder)[0]["epoch"].tolist() == [1, 2]
-    watch_epochs(folder, 1, resume=0)
-    assert [row["epoch"] for row in rows(folder)] == [1]
 
 
 def test_a_resumed_watch_judges_the_epochs_before(folder):
