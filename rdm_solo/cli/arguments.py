@@ -96,13 +96,13 @@ def _parse(argv: Sequence[str], config: str) -> Any:
     return parser.parse_args(argv)
 
 
-def quoted(path: object) -> str:
-    """Return a path in quotes, as the value of an option.
+def in_quotes(text: object) -> str:
+    """Return a text or a path in quotes, as Hydra reads it.
 
-    >>> quoted("it's here")
+    >>> in_quotes("it's here")
     "'it\\\\'s here'"
     """
-    escaped = str(path).replace("'", "\\'")
+    escaped = str(text).replace("'", "\\'")
     return f"'{escaped}'"
 
 
@@ -121,8 +121,8 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
         needs_quotes = "=" in value and value[0] not in "'\"[{"
         if needs_quotes and not argument.startswith("-"):
             values = value.split(",") if is_sweep else [value]
-            quoted = [f"'{value}'" if "=" in value else value for value in values]
-            argument = f"{name}={','.join(quoted)}"
+            values = [in_quotes(value) if "=" in value else value for value in values]
+            argument = f"{name}={','.join(values)}"
         if name.startswith(f"{group}.") and not has_choice:
             argument = f"++{argument}"
         arguments.append(argument)
@@ -147,8 +147,10 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     if getattr(error, "options", None):
         return _unknown_choice(error)
     unknown_key = re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text)
-    if unknown_key and any(unknown_key[1] in override for override in overrides):
-        return _unknown_key(unknown_key[1], config, overrides)
+    if unknown_key:
+        choices = [override for override in overrides if _is_choice(override)]
+        if choices != list(overrides):  # else a config file overrides what it should not
+            return _unknown_key(unknown_key[1], config, choices)
     argument = getattr(error, "override", "")
     if argument:
         return f"cannot read the argument {argument!r}: {text}"
@@ -168,12 +170,16 @@ def _unknown_choice(error: Any) -> str:
     return f"there is no {group}={choice}{hint}"
 
 
-def _unknown_key(key: str, config: str, overrides: Sequence[str]) -> str:
-    """Return the message for an unknown option; its group may be right, as in ``filter.power``."""
+def _is_choice(override: str) -> bool:
+    """Return whether an override chooses an option of a group, or a folder with more of them."""
+    name = override.partition("=")[0]
+    return name == "hydra.searchpath" or (config_folder() / name).is_dir()
+
+
+def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
+    """Return the message for an option that does not exist with these choices of groups."""
     from omegaconf import OmegaConf
 
-    # The keys that exist with the groups that were chosen.
-    choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
     cfg: Any = compose(config, choices, with_hydra=True)
     is_hydra_key = key.startswith("hydra")
     keys_by_leaf: dict[str, str] = {}

@@ -55,7 +55,9 @@ def _start_run(argv: Sequence[str]) -> None:
     folder = Path(cfg.hydra.run.dir)  # its name may contain the time
     with _removed_if_empty(folder):
         make_results_folder(folder, "another hydra.run.dir")
-        arguments.run_hydra(_train, "config", [*argv, f"hydra.run.dir={arguments.quoted(folder)}"])
+        arguments.run_hydra(
+            _train, "config", [*argv, f"hydra.run.dir={arguments.in_quotes(folder)}"]
+        )
 
 
 @contextlib.contextmanager

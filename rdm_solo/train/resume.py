@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rdm_solo.cli.arguments import compose, quoted
+from rdm_solo.cli.arguments import compose, in_quotes
 from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import files, ownership, saved_config
 from rdm_solo.runs.files import OVERRIDES, SWEEP
@@ -34,7 +34,7 @@ def expand(argv: Sequence[str]) -> list[str]:
             passed.append(option)
 
     if (folder / SWEEP).is_file():
-        return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir={quoted(folder.absolute())}"]
+        return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir={in_quotes(folder.absolute())}"]
     if not (folder / OVERRIDES).is_file():
         raise UserError(f"resume={folder} has no {OVERRIDES}; pass the folder of a run.")
     options = _merged(saved_config.overrides(folder), passed)
@@ -43,8 +43,8 @@ def expand(argv: Sequence[str]) -> list[str]:
         warm_up = OmegaConf.select(saved_config.run_config(folder), WARM_UP)
         options.append(f"{WARM_UP}={warm_up}")
     _check(options, passed)
-    run_dir = f"hydra.run.dir={quoted(folder.absolute())}"
-    return [*options, f"resume={quoted(folder)}", run_dir]
+    run_dir = f"hydra.run.dir={in_quotes(folder.absolute())}"
+    return [*options, f"resume={in_quotes(folder)}", run_dir]
 
 
 def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:

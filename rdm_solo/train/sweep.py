@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.cli.arguments import compose, quote, quoted
+from rdm_solo.cli.arguments import compose, in_quotes, quote
 from rdm_solo.cli.resolvers import register_resolvers, time_or_job
 from rdm_solo.runs import files, ownership
 from rdm_solo.runs.files import CONFIG, SUMMARY
@@ -139,7 +139,7 @@ def _arguments(hydra: Any, folder: Path) -> list[str]:
     for option in hydra.overrides.hydra:
         if option.startswith(LOGGING):
             arguments.append(option)
-    return [*arguments, f"hydra.run.dir={quoted(folder)}"]
+    return [*arguments, f"hydra.run.dir={in_quotes(folder)}"]
 
 
 def _ignore_slurm_signals() -> None:

@@ -34,6 +34,15 @@ def test_what_hydra_refuses_gets_one_line_with_a_suggestion(overrides, suggestio
     assert "\n" not in str(refused.value)
 
 
+def test_an_unknown_key_is_named_also_with_choices_of_ones_own(tmp_path):
+    (tmp_path / "filter").mkdir()
+    (tmp_path / "filter" / "soft.yaml").write_text("name: soft\nsharpness: 1\n")
+    with pytest.raises(UserError, match=r"did you mean 'filter\.sharpness'"):
+        arguments.compose(
+            "config", ["--config-dir", str(tmp_path), "filter=soft", "filter.sharp=2"]
+        )
+
+
 def test_an_override_in_a_file_of_ones_own_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "filter").mkdir()
     (tmp_path / "filter" / "soft.yaml").write_text("defaults:\n  - override /nothing: here\n")
