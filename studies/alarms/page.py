@@ -8,7 +8,7 @@ import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 from studies.alarms.choosing import BASELINES, WAYS, Regrets, tau_of_all_runs, tau_of_choosing
 from studies.alarms.judging import counts, intervals, judge, shares
 from studies.alarms.plan import DATA_TO_CHOOSE, PLAN, TEST, TUNE
-from studies.alarms.runs import measure, planned
+from studies.alarms.runs import VERSIONS, measure, planned
 from studies.intervals import rate
 from studies.study import Study, series
 
@@ -57,6 +57,7 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "baselines": BASELINES,
         "regrets": Regrets(table),
         "choosing_taus": tau_of_choosing(table),
+        "versions": VERSIONS.read_text().splitlines(),
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
@@ -13,6 +14,8 @@ from studies.alarms.plan import PLAN, Planned, all_runs, draw
 from studies.study import joined
 
 STUDY, SOURCE = "+callbacks.study", "dataset.source"
+# A row's "versions" is the number of a line in this file, from 1 on.
+VERSIONS = Path(__file__).with_name("versions.txt")
 
 
 def planned(table: pd.DataFrame) -> list[Planned]:
@@ -52,4 +55,13 @@ def measure(*planned: str) -> dict[str, str]:
     for column in PLAN["recorded"]["every epoch"]:
         untrained = recorded.untrained.get(column, math.nan)
         row[column] = joined([untrained, *recorded.metrics.get(column, ())])
-    return row | about
+    return row | about | {"versions": versions_line(about["versions"])}
+
+
+def versions_line(text: str) -> str:
+    """Return the number of the line with these versions, which is added if it is new."""
+    lines = VERSIONS.read_text().splitlines()
+    if text not in lines:
+        lines.append(text)
+        VERSIONS.write_text("\n".join(lines) + "\n")
+    return str(lines.index(text) + 1)
