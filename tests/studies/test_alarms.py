@@ -80,11 +80,15 @@ def test_the_linear_accuracy_is_that_of_what_features_keep():
     assert math.isnan(outcome.linear_accuracy(x / 0, y, x, y))
 
 
-def test_a_run_of_the_study(monkeypatch):
+def test_a_run_of_the_study(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "train", train_study)
+    monkeypatch.setattr(runs, "VERSIONS", tmp_path / "versions.txt")
+    runs.VERSIONS.write_text("the versions of another run\n")
     by_name = {run.name: run for run in plan.all_runs()}
     recorded = runs.measure(*by_name["test/digits/healthy, simsiam/0"])
     assert set(recorded) == set(STUDY.read().columns) | {"code", "processor"}
+    assert recorded["versions"] == "2"
+    assert "torch=" in runs.VERSIONS.read_text().splitlines()[1]
     knn = series(recorded["val/knn_acc1"])
     assert len(knn) == PLAN["epochs"] + 1
     assert not math.isnan(knn[0])
