@@ -10,8 +10,9 @@ from rdm_solo import import_on_first_use
 if TYPE_CHECKING:
     from rdm_solo.callbacks.checkpointing import Checkpoints
     from rdm_solo.callbacks.diagnostics import CollapseWatch, Diagnostics
-    from rdm_solo.callbacks.epoch_reports import EpochTable, Progress, SkippedImages
+    from rdm_solo.callbacks.epoch_reports import Progress, SkippedImages
     from rdm_solo.callbacks.knn import WeightedKNN
+    from rdm_solo.callbacks.measurement import EpochTable
     from rdm_solo.callbacks.pictures import Pictures, RankFigure
 
 __all__ = [
@@ -33,6 +34,7 @@ __getattr__ = import_on_first_use(
     "rdm_solo.callbacks.knn",
     "rdm_solo.callbacks.checkpointing",
     "rdm_solo.callbacks.epoch_reports",
+    "rdm_solo.callbacks.measurement",
     "rdm_solo.callbacks.pictures",
 )
 

@@ -1,4 +1,4 @@
-"""Write each epoch's row, show progress, and list skipped images."""
+"""Show progress, and list skipped images."""
 
 import contextlib
 import logging
@@ -19,8 +19,6 @@ from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.ground.distributed import gather_objects
 from rdm_solo.ground.errors import printable
 from rdm_solo.ground.lightning import pl
-from rdm_solo.runs import metrics_file
-from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import SKIPPED, write_atomically
 
 log = logging.getLogger("rdm_solo")
@@ -28,39 +26,6 @@ log = logging.getLogger("rdm_solo")
 BAR = "{desc} [{bar:12}]  {remaining} left"  # tqdm cuts it at the terminal's width
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
 PROGRESS_COLUMNS = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
-
-
-class EpochTable(pl.Callback):
-    """Write one row per epoch to ``metrics.csv``; values that were not measured stay empty."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.rows: list[dict[str, Any]] = []
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.is_global_zero:
-            self.rows = metrics_file.truncate(self.folder, trainer.current_epoch)
-        if not is_untrained(trainer):
-            return
-        self._add_row(trainer, 0)
-        if trainer.is_global_zero and len(self.rows[0]) > 1:
-            untrained = {**self.rows[0], "epoch": -1}  # RunLogger.log_metrics adds 1 to epoch
-            for logger in trainer.loggers:
-                logger.log_metrics(untrained, step=0)
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        for name in COLUMNS:  # callback_metrics keeps values of earlier epochs
-            trainer.callback_metrics.pop(name, None)
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._add_row(trainer, trainer.current_epoch + 1)
-
-    def _add_row(self, trainer: Any, epoch: int) -> None:
-        scalars = epoch_row(trainer, epoch).scalars
-        if trainer.is_global_zero:
-            row = {name: value for name, value in scalars.items() if name in COLUMNS}
-            self.rows.append({"epoch": epoch, **row})
-            metrics_file.write(self.folder, self.rows)
 
 
 class Progress(pl.callbacks.ProgressBar):
