@@ -88,7 +88,7 @@ class Recorder:
 
     def begin_epoch(self) -> None:
         self._rows = 0  # rows per recorded step over all processes; 0 before the first
-        self._steps = 0  # recorded in this epoch
+        self.recorded_steps = 0  # of this epoch
         self._with_positives: bool | None = None  # whether this epoch's steps have positives
 
     def before_step(self, step: int, steps: float) -> bool:
@@ -99,7 +99,7 @@ class Recorder:
         if not self._rows:
             is_recorded = True
         elif step >= steps or math.isinf(steps):
-            is_recorded = self._rows * self._steps < self.limits.max_rows
+            is_recorded = self._rows * self.recorded_steps < self.limits.max_rows
         else:
             interval = math.ceil(self._rows * steps / self.limits.max_rows)
             is_recorded = step % max(1, interval) == 0
@@ -124,7 +124,7 @@ class Recorder:
             self.device = outputs.online.device
         outputs = self._synchronised(outputs)
         if outputs is not None:
-            self._steps += 1
+            self.recorded_steps += 1
             self._add(outputs)
 
     def _synchronised(self, outputs: Outputs | None) -> Outputs | None:

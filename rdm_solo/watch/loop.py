@@ -229,7 +229,9 @@ class Watch:
         if loss_count:
             row.scalars["train/loss"] = sum(loss for loss, _ in losses) / loss_count
         row.scalars |= user_scalars
-        if rank() == 0 and row.spectra is None and (self.recorder.was_measured or not self._steps):
+        # A step without targets, as before k-means of DeepCluster v2, is no mistake at first.
+        should_measure = self.recorder.was_measured or self._steps == 0
+        if rank() == 0 and self.recorder.recorded_steps == 0 and should_measure:
             log.warning(
                 f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
                 "training step. After replacing a part, create a new watch with resume=True."

@@ -218,6 +218,7 @@ def test_nan_is_left_out_and_is_divergence(folder, caplog):
         row = watched_epoch(watch, model)
     assert set(row) == {"train/loss"}
     assert "NaN or infinite" in caplog.text
+    assert "no step" not in caplog.text
     run = runs.load(folder)
     assert (run.epochs, run.diverged) == (1, 2)
     assert run.summary["last"]["train/loss"] is None
