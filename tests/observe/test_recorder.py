@@ -58,9 +58,9 @@ def record_epoch(
             observer.given = observer.given._replace(positive=None)
         if rank == size - 1 and step in missing:
             observer.given = None
-        recorded_before = recorder._steps
+        recorded_before = recorder.recorded_steps
         recorder.after_step()
-        if recorder._steps > recorded_before:
+        if recorder.recorded_steps > recorded_before:
             recorded.append(step)
     return recorder.end_epoch(1).scalars, recorded
 
