@@ -78,7 +78,7 @@ def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
     """Return environment variables that assign GPUs or threads, one dict for each parallel run."""
     import torch
 
-    from rdm_solo.train.derived_values import on_cpu, world_size
+    from rdm_solo.train.processes import on_cpu, world_size
 
     processes = world_size(trainer)
     if on_cpu(trainer):

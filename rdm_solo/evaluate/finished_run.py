@@ -22,7 +22,7 @@ from rdm_solo.methods import backbones
 from rdm_solo.runs import checkpoints, files, saved_config
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.settings import SETTING
-from rdm_solo.train import datamodule, derived_values
+from rdm_solo.train import training_data
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,10 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
     with files.prefix_errors(run.folder):
         config = saved_config.unresolved_config(run.folder)
         cfg = saved_config.trusted_config(config, run.folder, [*SETTING, "seed", "knn"])
-        dataset, views = datamodule.make_data(cfg)
+        dataset, views = training_data.make_data(cfg)
         cfg.trainer.devices = cfg.trainer.num_nodes = 1
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))
-        model_cfg, _ = derived_values.derive(
-            cfg, dataset, views.num_large_crops, views.num_small_crops
-        )
+        model_cfg, _ = training_data.derive(cfg, dataset, views)
         silence_third_party()
         with torch.random.fork_rng():
             model = methods.build(model_cfg)

@@ -26,7 +26,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import files, linear_file
-    from rdm_solo.train import datamodule, reporting
+    from rdm_solo.train import reporting, training_data
 
     linear_config.check(cfg)
     device = extraction.choose_device(cfg.device)
@@ -35,7 +35,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         protocol = linear_config.choose_protocol(cfg)
         weights, spec = linear_config.find_weights(cfg)
         backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
-        dataset, views = datamodule.make_data(cfg)
+        dataset, views = training_data.make_data(cfg)
     linear_config.check_labels(dataset)
     assumed_stem = None
     if cfg.run is None and cfg.backbone.stem is None:

@@ -56,7 +56,7 @@ def fit(
         warnings.filterwarnings("ignore", "IProgress not found")  # tqdm without ipywidgets
         from rdm_solo.ground.lightning import pl
         from rdm_solo.train import compose
-        from rdm_solo.train.derived_values import world_size
+        from rdm_solo.train.processes import world_size
         from rdm_solo.train.resume import expand
         from rdm_solo.train.run import run
 

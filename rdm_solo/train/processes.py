@@ -1,10 +1,12 @@
-"""Find a process's rank and launcher, and connect the processes of a run."""
+"""Find a process's rank and launcher, and count and connect the processes of a run."""
 
 import os
 import signal
 import threading
 import time
 from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 # The id of the process that started this one as a run of a sweep or as a process of its run.
 PARENT = "RDM_SOLO_PARENT"
@@ -22,6 +24,36 @@ def is_rank_zero() -> bool:
 def started_by_torchrun() -> bool:
     """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def on_cpu(trainer: DictConfig) -> bool:
+    """Return whether the run trains on the CPU."""
+    import torch
+
+    if trainer.accelerator == "auto":
+        return not torch.cuda.is_available()
+    return bool(trainer.accelerator == "cpu")
+
+
+def world_size(trainer: DictConfig) -> int:
+    """Return the number of processes of the run, as Lightning will count them."""
+    import torch
+
+    devices = trainer.devices
+    if OmegaConf.is_list(devices):
+        devices = len(devices)
+    elif devices in ("auto", -1):
+        devices = 1 if on_cpu(trainer) else max(1, torch.cuda.device_count())
+    return int(devices) * int(trainer.num_nodes)
+
+
+def limit_threads(threads: int | None) -> None:
+    """Limit CPU threads here and in the processes that Lightning starts; None sets no limit."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 def exit_with_parent() -> None:

@@ -28,8 +28,8 @@ from rdm_solo.runs import checkpoints, metrics_file, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
 from rdm_solo.train.claims import Start
-from rdm_solo.train.derived_values import Derived
 from rdm_solo.train.processes import SWEEP_FOLDER
+from rdm_solo.train.training_data import Derived
 
 log = logging.getLogger("rdm_solo")
 

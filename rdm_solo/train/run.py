@@ -17,9 +17,8 @@ from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import backbones
 from rdm_solo.runs import ownership
 from rdm_solo.train import checks, claims, processes, reporting, stopping
-from rdm_solo.train.datamodule import DataModule, make_data
-from rdm_solo.train.derived_values import derive, fit_batch, limit_threads
 from rdm_solo.train.trainer import make_callbacks, make_trainer
+from rdm_solo.train.training_data import DataModule, derive, fit_batch, make_data
 
 log = logging.getLogger("rdm_solo")
 
@@ -36,16 +35,15 @@ def run(
     checks.check(cfg)
     dataset, views = make_data(cfg)
     cfg = fit_batch(cfg, dataset)
-    model_cfg, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+    model_cfg, derived = derive(cfg, dataset, views)
 
     terminal.silence_third_party()
-    limit_threads(cfg.threads)
+    processes.limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(model_cfg, dataset.labelled)
     methods.prepare(model, cfg.backbone.channels_last, cfg.backbone.compile)
     channels = backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs)
-    expand_channels = None if channels == dataset.train.channels else channels
-    data = DataModule(dataset, views, cfg.batch_size, cfg.seed, expand_channels)
+    data = DataModule(dataset, views, cfg.batch_size, cfg.seed, channels)
 
     configured = make_callbacks(cfg, folder, derived)
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))

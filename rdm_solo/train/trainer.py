@@ -14,7 +14,8 @@ from rdm_solo.collapse.advice import advice
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import saved_config
-from rdm_solo.train.derived_values import Derived, on_cpu
+from rdm_solo.train.processes import on_cpu
+from rdm_solo.train.training_data import Derived
 
 ERRORS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.MisconfigurationException)
 

@@ -19,7 +19,7 @@ from rdm_solo.evaluate import extraction, linear_config, linear_probe, probe
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import weight_files
 from rdm_solo.runs import saved_config
-from rdm_solo.train import datamodule
+from rdm_solo.train import training_data
 
 DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "dataset.image_size=8"]
 
@@ -149,7 +149,7 @@ class TestBackbone:
     )
     def test_augmentation(self, options, flip, crop_scale):
         cfg = configure("checkpoint=x", *options)
-        views = datamodule.make_data(cfg)[1]
+        views = training_data.make_data(cfg)[1]
         (view,) = extraction.evaluation_views(views, cfg.augmentation).pipelines
         assert (view.flip, view.crop_scale, view.num_crops) == (flip, crop_scale, 1)
         assert not any((view.jitter, view.grey, view.blur, view.solarize, view.rotate))

@@ -18,7 +18,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import registration, solo_learn
 from rdm_solo.runs import spectra_files
-from rdm_solo.train.datamodule import DataModule
+from rdm_solo.train.training_data import DataModule
 
 current = pytest.mark.skipif(not solo_learn.CURRENT, reason="1.0.2 has no YAML")
 

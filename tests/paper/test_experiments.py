@@ -19,7 +19,7 @@ from rdm_solo import methods, paper
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.data import Dataset, Images, Views
 from rdm_solo.methods import optimizers
-from rdm_solo.train import checks, compose, derived_values
+from rdm_solo.train import checks, compose, training_data
 
 # The appendix, "Datasets" and "Implementation Details".
 CIFAR = {"classes": 10, "images": 50_000, "side": 32, "batch": 256, "blur": 0.0}
@@ -99,6 +99,10 @@ def images(dataset: str) -> Dataset:
     return Dataset(dataset, part, part, classes, (0.5,) * 3, (0.25,) * 3)
 
 
+def make_views(config: DictConfig) -> Views:
+    return hydra.utils.instantiate(config.dataset.views)
+
+
 # The first run of every preset.
 FIRST = list({run[0]: run for run in reversed(list(runs()))}.values())
 
@@ -108,7 +112,7 @@ class Experiment(NamedTuple):
     method: str
     filter: str  # "" where the preset's name has none
     config: DictConfig  # with scaled learning rates
-    derived: derived_values.Derived
+    derived: training_data.Derived
     views: Views
     model: Any
 
@@ -120,9 +124,8 @@ def experiment(request) -> Experiment:
     dataset, method, kind = re.fullmatch(r"(\w+)/([a-z]+)_?(.*)", name).groups()
     config = configure(*request.param)
     checks.check(config)
-    views = hydra.utils.instantiate(config.dataset.views)
-    crops = (views.num_large_crops, views.num_small_crops)
-    config, derived = derived_values.derive(config, images(dataset), *crops)
+    views = make_views(config)
+    config, derived = training_data.derive(config, images(dataset), views)
     with torch.device("meta"):
         model = methods.build(config)
     return Experiment(dataset, method, kind, config, derived, views, model)
@@ -229,7 +232,7 @@ def test_ten_epochs_of_warm_up_and_a_cosine_to_zero(experiment):
 
 def test_residual_blocks_start_at_zero():
     config = configure("experiment=cifar10/simsiam_learnable")
-    full, _ = derived_values.derive(config, images("cifar10"), 2, 0)
+    full, _ = training_data.derive(config, images("cifar10"), make_views(config))
     backbone = methods.build(full).backbone
     last = [block.bn2 for block in backbone.modules() if hasattr(block, "bn2")]
     assert len(last) == 8
@@ -239,7 +242,7 @@ def test_residual_blocks_start_at_zero():
 def test_the_rate_follows_the_batch_of_all_processes_and_steps():
     several = ["trainer.devices=2", "trainer.num_nodes=4", "trainer.accumulate_grad_batches=3"]
     config = configure("experiment=imagenet/simsiam_learnable", *several)
-    _, derived = derived_values.derive(config, images("imagenet"), 2, 0)
+    _, derived = training_data.derive(config, images("imagenet"), make_views(config))
     batch, lr = IMAGENET["batch"], SGD["imagenet"][0]
     assert derived.processes == 8
     assert (derived.filter_batch, derived.global_batch) == (8 * batch, 24 * batch)

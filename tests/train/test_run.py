@@ -14,7 +14,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import read_metrics, spectra_files
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.train import derived_values
+from rdm_solo.train.processes import world_size
 
 
 @pytest.fixture(scope="module")
@@ -181,4 +181,4 @@ def test_other_settings_get_no_warning(tmp_path, caplog):
 def test_each_way_of_naming_gpus_is_counted(devices, processes, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     trainer = OmegaConf.create({"devices": devices, "num_nodes": 2, "accelerator": "gpu"})
-    assert derived_values.world_size(trainer) == 2 * processes
+    assert world_size(trainer) == 2 * processes
