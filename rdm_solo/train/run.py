@@ -1,5 +1,6 @@
 """Train one run from its config."""
 
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,18 +10,22 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import loggers, methods
+from rdm_solo import loggers
+from rdm_solo.callbacks.checkpointing import CheckpointFiles, Checkpoints
 from rdm_solo.callbacks.divergence import DivergenceGuard
 from rdm_solo.cli import terminal
-from rdm_solo.collapse.advice import divergence_advice
+from rdm_solo.cli.instantiation import instantiate
+from rdm_solo.collapse.advice import advice, divergence_advice
+from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.ground.lightning import pl
-from rdm_solo.methods import backbones
-from rdm_solo.runs import ownership
+from rdm_solo.methods import backbones, building
+from rdm_solo.runs import ownership, saved_config
 from rdm_solo.train import checks, claims, processes, reporting, stopping
-from rdm_solo.train.trainer import make_callbacks, make_trainer
 from rdm_solo.train.training_data import DataModule, derive, fit_batch, make_data
 
 log = logging.getLogger("rdm_solo")
+
+ERRORS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.MisconfigurationException)
 
 
 def run(
@@ -40,14 +45,14 @@ def run(
     terminal.silence_third_party()
     processes.limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    model = methods.build(model_cfg, dataset.labelled)
-    methods.prepare(model, cfg.backbone.channels_last, cfg.backbone.compile)
+    model = building.build(model_cfg, dataset.labelled)
+    building.prepare(model, cfg.backbone.channels_last, cfg.backbone.compile)
     channels = backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs)
     data = DataModule(dataset, views, cfg.batch_size, cfg.seed, channels)
 
-    configured = make_callbacks(cfg, folder, derived)
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
-    trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
+    callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
+    trainer = make_trainer(cfg, derived.processes, folder, callbacks)
 
     processes.connect(trainer)
     with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:
@@ -68,3 +73,65 @@ def run(
         ):
             trainer.fit(model, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     return summary
+
+
+def make_callbacks(cfg: DictConfig, folder: Path) -> list[Any]:
+    """Build the config's callbacks in order.
+
+    A constructor with a parameter ``folder``, ``cfg``, ``title`` or ``advise`` receives that value.
+    """
+    values = {
+        "folder": folder,
+        "cfg": cfg,
+        "title": saved_config.title(cfg),
+        "advise": partial(advice, cfg=cfg),
+    }
+    callbacks = []
+    for name, node in (cfg.get("callbacks") or {}).items():
+        if node is None:  # removed by callbacks.NAME=null
+            continue
+        factory = instantiate(node, _partial_=True)
+        parameters = inspect.signature(factory.func).parameters
+        arguments = {key: values[key] for key in values.keys() & parameters.keys()}
+        try:
+            callbacks.append(factory(**arguments))
+        except TypeError as error:
+            raise UserError(f"callbacks.{name} cannot be built: {error}") from error
+    return callbacks
+
+
+def make_trainer(
+    cfg: DictConfig, world_size: int, folder: Path, callbacks: Sequence[Any]
+) -> pl.Trainer:
+    """Build Lightning's Trainer with these callbacks and the run's checkpoints."""
+    options: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
+    if options["accelerator"] == "auto":  # Lightning could choose mps, which lacks float64
+        options["accelerator"] = "cpu" if processes.on_cpu(cfg.trainer) else "gpu"
+    if options["sync_batchnorm"] is None:
+        options["sync_batchnorm"] = world_size > 1 and options["accelerator"] != "cpu"
+    bars = [callback for callback in callbacks if isinstance(callback, pl.callbacks.ProgressBar)]
+    if not options["enable_progress_bar"]:
+        callbacks = [callback for callback in callbacks if callback not in bars]
+    options["enable_progress_bar"] &= bool(bars)  # otherwise Lightning adds its own bar
+    plugins: list[Any] = [CheckpointFiles(folder)]
+    defaults = {
+        "default_root_dir": folder,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "enable_model_summary": False,
+        "log_every_n_steps": 1,
+        "plugins": plugins,
+    }
+    slurm = pl.plugins.environments.SLURMEnvironment
+    try:
+        if slurm.detect():
+            # Lightning's requeueing saves in mid-epoch, and a run cannot resume exactly from there.
+            plugins.append(slurm(auto_requeue=False))
+        return pl.Trainer(
+            max_epochs=cfg.max_epochs,
+            logger=False,  # loggers are opened once the run owns its folder
+            callbacks=[*callbacks, Checkpoints(folder, **cfg.checkpoint)],
+            **(defaults | options),
+        )
+    except ERRORS as error:
+        raise UserError(f"Lightning's Trainer refuses trainer=...: {first_line(error)}") from error

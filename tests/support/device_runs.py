@@ -4,7 +4,6 @@ from pathlib import Path
 from unittest import mock
 
 from rdm_solo.ground.lightning import pl
-from rdm_solo.train import trainer as trainers
 from support import second_device, waits
 from support.small_runs import run
 
@@ -53,6 +52,6 @@ def run_there(folder: Path, *overrides: str) -> list[list[waits.Wait]]:
 
     pl_trainer = pl.Trainer
     steps = StepWaits()
-    with mock.patch.object(trainers.pl, "Trainer", on_device), steps.counter:
+    with mock.patch.object(pl, "Trainer", on_device), steps.counter:
         run(folder, *overrides, callbacks=[steps])
     return steps.of_steps
