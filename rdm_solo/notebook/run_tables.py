@@ -14,7 +14,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
 from rdm_solo.notebook.plotting import RunFigures
 from rdm_solo.report import measured, verdicts
-from rdm_solo.report.outcomes import judge_run
+from rdm_solo.report.verdicts import judge_run
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
 from rdm_solo.runs.folder import is_run
 

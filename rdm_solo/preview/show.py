@@ -21,8 +21,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.chosen_filter import parameters
 from rdm_solo.plots import style
-from rdm_solo.report.outcomes import judge_run
-from rdm_solo.report.verdicts import verdicts
+from rdm_solo.report.verdicts import judge_run, verdicts
 from rdm_solo.runs import Run, files
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.theory.filter_effect import Preview, predict_effect

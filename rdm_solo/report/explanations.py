@@ -2,7 +2,7 @@
 
 from rdm_solo.collapse.rules import DESTROYED, IN_A_ROW, MIN_GAP, WRONG_WAY
 from rdm_solo.collapse.rules import RULES as COLLAPSE
-from rdm_solo.report.outcomes import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
+from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
 
 _KINDS = [
     f"{rule.kind.capitalize()}: {rule.definition}." for rule in COLLAPSE if rule.kind != WRONG_WAY

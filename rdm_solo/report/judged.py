@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rdm_solo.report.measured import Evaluation, compared_evaluations, last
-from rdm_solo.report.outcomes import JudgedRun, judge_run
-from rdm_solo.report.verdicts import Verdict, verdicts
+from rdm_solo.report.verdicts import JudgedRun, Verdict, judge_run, verdicts
 from rdm_solo.runs.columns import COLUMNS, LINEAR
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import (

@@ -9,7 +9,7 @@ from support.report_pages import run, seeds
 
 from rdm_solo.report import answers
 from rdm_solo.report.judged import Setting, judge
-from rdm_solo.report.outcomes import Outcome, judge_run
+from rdm_solo.report.verdicts import Outcome, judge_run
 from rdm_solo.runs.groups import by_setting
 
 LAGGING = {"p": None, "method": "byol", "filter": "identity"}
