@@ -13,7 +13,7 @@ from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
 from rdm_solo.notebook.plotting import RunFigures
-from rdm_solo.report import measured, verdicts
+from rdm_solo.report import judged, verdicts
 from rdm_solo.report.verdicts import judge_run
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
 from rdm_solo.runs.folder import is_run
@@ -124,7 +124,7 @@ class Run:
         ``linear/top1`` is the mean over the seeds of the linear evaluation.
         """
         check_column(column, [LINEAR.name, *self._run.metrics])
-        values = measured.last([self._run], column)
+        values = judged.last([self._run], column)
         return values[0] if values else math.nan
 
     @property

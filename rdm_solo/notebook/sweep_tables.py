@@ -13,8 +13,7 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.notebook.plotting import Figures
 from rdm_solo.notebook.run_tables import Run, table
 from rdm_solo.report.entry import incomplete
-from rdm_solo.report.judged import judge
-from rdm_solo.report.measured import last
+from rdm_solo.report.judged import judge, last
 from rdm_solo.report.verdicts import judge_run, verdicts
 from rdm_solo.runs import scan
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rdm_solo.ground.errors import join_first
-from rdm_solo.report.judged import Setting
-from rdm_solo.report.measured import ACCURACIES
+from rdm_solo.report.judged import ACCURACIES, Setting
 from rdm_solo.report.ranking import rankings
 from rdm_solo.report.verdicts import Verdict
 from rdm_solo.runs.columns import LINEAR

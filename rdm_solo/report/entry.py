@@ -10,8 +10,7 @@ from rdm_solo import runs
 from rdm_solo.cli import terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.report import figures
-from rdm_solo.report.judged import Setting, judge
-from rdm_solo.report.measured import compared_evaluations, evaluations
+from rdm_solo.report.judged import Setting, compared_evaluations, evaluations, judge
 from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
 from rdm_solo.runs import files

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from rdm_solo import paper
 from rdm_solo.cli import arguments
 from rdm_solo.ground.errors import join_first
-from rdm_solo.report.judged import Setting
-from rdm_solo.report.measured import last, linear_accuracies, most_common
+from rdm_solo.report.judged import Setting, linear_accuracies, most_common
 from rdm_solo.report.tables import global_batch
 from rdm_solo.runs import settings
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import mean_std
+from rdm_solo.runs.groups import latest, mean_std
 
 TABLES = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
 COMPARED_KEYS = ("method", "filter", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
@@ -48,7 +47,9 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
     differences = _differences(setting.group.first, row)
     if row.metric == "alignment":
         measure, digits, missing = "alignment with C₊", 4, "not measured"
-        values = last(runs, f"{ALIGNMENT}_paper_m") or last(runs, ALIGNMENT)
+        _, values = latest(runs, f"{ALIGNMENT}_paper_m")
+        if not values:
+            _, values = latest(runs, ALIGNMENT)
     else:
         top = row.metric.removeprefix("acc")
         measure, digits, missing = f"linear top-{top} %", 2, "run rdm-solo linear on it"

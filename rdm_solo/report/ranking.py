@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from rdm_solo.ground.errors import join_first
-from rdm_solo.report.judged import Setting
-from rdm_solo.report.measured import ACCURACIES
+from rdm_solo.report.judged import ACCURACIES, Setting
 from rdm_solo.report.verdicts import Verdict, filter_causes_gap
 from rdm_solo.runs.columns import COLUMNS, Column
 

@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo.ground.errors import join_first
 from rdm_solo.ground.values import finite
-from rdm_solo.report.judged import Setting
-from rdm_solo.report.measured import ACCURACIES
+from rdm_solo.report.judged import ACCURACIES, Setting
 from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES

@@ -15,9 +15,8 @@ from omegaconf import OmegaConf
 
 from rdm_solo.collapse import rules as collapse
 from rdm_solo.collapse.rules import MIN_GAP, Bounds, MeasuredEpoch
-from rdm_solo.report.measured import last
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import curve_of, format_latest, mean_std
+from rdm_solo.runs.groups import curve_of, format_latest, latest, mean_std
 
 MIN_SORTED, MIN_DIRECTIONAL = 0.9, 0.5  # rank correlations of a low-pass curve
 MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant
@@ -159,7 +158,8 @@ def _alive(run: Run, epochs: Sequence[MeasuredEpoch]) -> Outcome:
 def health(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> Verdict:
     """Judge whether runs are alive, collapsed or diverged."""
     numbers = []
-    spreads, ranks = last(runs, "feature/spread"), last(runs, "erank/centred")
+    _, spreads = latest(runs, "feature/spread")
+    _, ranks = latest(runs, "erank/centred")
     if spreads:
         numbers.append(f"spread {mean_std(spreads, 2)} (collapse: below {BOUNDS.spread:g})")
     if ranks:
@@ -168,7 +168,7 @@ def health(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> Verdict:
         if k:
             text += f" of {k} (collapse: below {BOUNDS.min_rank(k):.2f})"
         numbers.append(text)
-    ranks = last(runs, FEATURES)
+    _, ranks = latest(runs, FEATURES)
     if ranks:
         text = f"features: effective rank around the mean {mean_std(ranks, 1)}"
         untrained = [run.untrained[FEATURES] for run in runs if FEATURES in run.untrained]
@@ -295,7 +295,8 @@ def low_pass(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> Verdict:
     chosen = runs[0].chosen_filter
     numbers = []
     if not unfiltered(runs[0]):
-        by_order, by_direction = last(runs, SORTED), last(runs, DIRECTIONAL)
+        _, by_order = latest(runs, SORTED)
+        _, by_direction = latest(runs, DIRECTIONAL)
         numbers.append(
             f"monotonicity {mean_std(by_order, 2)} sorted, {mean_std(by_direction, 2)} directional"
         )

@@ -8,7 +8,7 @@ from support.report_pages import run, seeds, write
 
 from rdm_solo import runs
 from rdm_solo.cli import arguments
-from rdm_solo.report import entry, measured, ranking
+from rdm_solo.report import entry, judged, ranking
 from rdm_solo.report.judged import judge
 from rdm_solo.report.paper_comparison import paper_rows
 from rdm_solo.report.verdicts import Verdict
@@ -95,7 +95,7 @@ TWO_SEEDS = {"cached": [record(60, SHORT), record(80), record(90, {"lr": 30, "ep
 )
 def test_linear_accuracies_are_of_one_kind_and_protocol(evaluations, means):
     members = [evaluated(-0.5, **kinds) for kinds in evaluations]
-    assert measured.last(members, LINEAR.name) == means
+    assert judged.last(members, LINEAR.name) == means
 
 
 def test_settings_are_compared_by_what_most_runs_on_their_data_set_have():
@@ -122,7 +122,7 @@ def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
     (tmp_path / "run" / "linear.json").write_text(torn)
     members = runs.find([tmp_path / "run"])
     assert "linear.json cannot be read" in " ".join(entry.incomplete(members))
-    assert measured.last(members, LINEAR.name) == []
+    assert judged.last(members, LINEAR.name) == []
 
 
 @pytest.mark.parametrize(
