@@ -143,11 +143,12 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
     """Add a title above, and a note and the legend below.
 
     The legend lists the lines of panels without a legend. ``supxlabel``, if set, replaces ``note``.
+    The figure's label keeps the note, unwrapped, for the report's page.
     """
     width = figure.get_figwidth()
     note = figure.get_supxlabel() or note
     figure.supxlabel("")
-    figure.set_label(note)  # unwrapped, for the report
+    figure.set_label(note)
     figure.suptitle(wrap(title, width, 11), x=0, y=1, ha="left", va="bottom", fontsize=11)
     entries: dict[str, Artist] = {}
     for axes in figure.axes:

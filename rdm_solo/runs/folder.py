@@ -128,7 +128,10 @@ class Run:
 
     @cached_property
     def setting(self) -> dict[str, str]:
-        """The options of the setting as text, so that -1 equals -1.0, and 0.3 equals 0.1 + 0.2."""
+        """The options that define the setting (:mod:`rdm_solo.runs.settings`), as text.
+
+        Seed, paths and speed are left out. As text -1 equals -1.0, and 0.3 equals 0.1 + 0.2.
+        """
         texts = {}
         for name, value in settings(self.config).items():
             texts[name] = f"{value:.12g}" if isinstance(value, float) else str(value)

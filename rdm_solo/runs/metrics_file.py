@@ -25,7 +25,7 @@ class Table(NamedTuple):
 
 
 def read(folder: Path) -> Table:
-    """Read a run's table."""
+    """Return metrics.csv by column, its row 0, and the first epoch whose loss is not finite."""
     reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
     rows = list(reader)
     untrained: dict[str, float] = {}
