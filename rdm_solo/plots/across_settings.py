@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.plots import style
-from rdm_solo.plots.epoch_ranks import BRANCHES
-from rdm_solo.plots.epochs import axis_label
+from rdm_solo.plots.epochs import BRANCHES, axis_label
 from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged

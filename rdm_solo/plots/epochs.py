@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.epoch_ranks import BRANCHES
 from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs import columns
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, Column, charts
@@ -16,6 +15,7 @@ from rdm_solo.runs.groups import Curve, Group, curve_of, uncounted_runs
 
 Kind = TypeVar("Kind", bound=Hashable)
 
+BRANCHES = {"erank/target": style.TARGET, "erank/online": style.ONLINE}
 ALIGNMENT = {
     "alignment/online_target": style.look(
         "plain mean (99.99 % of the eigenvalues' sum)", style.BLACK, marker="o"
@@ -133,11 +133,9 @@ def measures(groups: Groups, looks: style.Looks) -> Figure:
     return _column_panels(groups, looks, columns.measures())
 
 
-_DRAWN = {
-    name
-    for plot in (effective_rank, alignment, losses, accuracies, measures)
-    for name in plot.columns
-}
+# Every column that a figure above draws.
+_ABOVE = [value for value in globals().values() if isinstance(value, Plot)]
+_DRAWN = set().union(*(plot.columns for plot in _ABOVE))
 OTHER_COLUMNS = [
     column for column in COLUMNS.values() if column.chart and column.name not in _DRAWN
 ]
