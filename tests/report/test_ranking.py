@@ -8,9 +8,9 @@ from support.report_pages import run, seeds, write
 
 from rdm_solo import runs
 from rdm_solo.cli import arguments
-from rdm_solo.report import entry, judged, ranking
+from rdm_solo.report import answers, entry, judged
 from rdm_solo.report.judged import judge
-from rdm_solo.report.paper_comparison import paper_rows
+from rdm_solo.report.tables import paper_rows
 from rdm_solo.report.verdicts import Verdict
 from rdm_solo.runs.columns import LINEAR
 from rdm_solo.runs.groups import by_setting
@@ -22,7 +22,7 @@ ACCURATE = "Which is the most accurate?"
 
 
 def ranked(*members) -> dict[str, Verdict]:
-    verdicts = ranking.rankings(judge(by_setting(members)))
+    verdicts = answers.rankings(judge(by_setting(members)))
     return {verdict.question: verdict for verdict in verdicts}
 
 
@@ -72,9 +72,9 @@ def evaluated(p: float, seed: int = 0, dataset: str = "digits", **linear):
 
 def test_linear_accuracy_comes_before_knn_where_as_many_have_it():
     members = [replace(seeds(-0.5, [90])[0], linear={"protocol": [record(70)]})]
-    assert ranking.accuracy(judge(by_setting(members))) == LINEAR
+    assert answers.compared_accuracy(judge(by_setting(members))) == LINEAR
     members += seeds(-1.0, [80])
-    assert ranking.accuracy(judge(by_setting(members))).name == "val/knn_acc1"
+    assert answers.compared_accuracy(judge(by_setting(members))).name == "val/knn_acc1"
 
 
 FAITHFUL = {"protocol": [record(50)]}
