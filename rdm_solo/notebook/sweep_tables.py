@@ -17,7 +17,7 @@ from rdm_solo.report.judged import judge, last
 from rdm_solo.report.verdicts import judge_run, verdicts
 from rdm_solo.runs import scan
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
-from rdm_solo.runs.groups import Group, judged_runs, started_groups
+from rdm_solo.runs.groups import Group, started_groups
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Sweep:
         return table(
             {"setting": group.label, **vars(verdict)}
             for group in started_groups(self._runs)
-            for verdict in verdicts([judge_run(run) for run in judged_runs(group)])
+            for verdict in verdicts([judge_run(run) for run in group.judged])
         )
 
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:

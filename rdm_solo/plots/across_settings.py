@@ -13,7 +13,7 @@ from rdm_solo.plots import style
 from rdm_solo.plots.epochs import BRANCHES, axis_label
 from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs.columns import ACCURACY, charts
-from rdm_solo.runs.groups import Group, diverged
+from rdm_solo.runs.groups import Group
 
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
 DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}
@@ -100,7 +100,7 @@ def _draw_against_p(axes: Axes, groups: Groups, column: str, look: style.Look) -
         mean = float(np.mean(values))
         if p is None:
             axes.axhline(mean, **{**look, **ACROSS})
-        elif diverged(group):
+        elif group.diverged:
             axes.plot([p], [mean], **{**look, **DIVERGED})
         else:
             points.append((p, mean, min(values), max(values)))
@@ -145,7 +145,7 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
             if not values:
                 continue
             points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
-            points["marker"] = "X" if diverged(group) else "o"
+            points["marker"] = "X" if group.diverged else "o"
             axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **points)
             axes.plot([np.mean(values)], [y], markersize=6, **points)
         axes.set_yticks(range(len(names)), [""] * len(names))

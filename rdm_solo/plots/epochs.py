@@ -11,7 +11,7 @@ from rdm_solo.plots import style
 from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs import columns
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, Column, charts
-from rdm_solo.runs.groups import Curve, Group, curve_of, uncounted_runs
+from rdm_solo.runs.groups import Curve, Group, curve_of
 
 Kind = TypeVar("Kind", bound=Hashable)
 
@@ -180,7 +180,7 @@ def over_epochs(axes: Axes, label: str, curves: Sequence[tuple[Group, str, style
         draw_curve(axes, curve_of(group.counted, column), look)
         # "_" keeps a line out of the legend.
         thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
-        for run in uncounted_runs(group):
+        for run in group.uncounted:
             draw_curve(axes, curve_of([run], column), thin)
     style.y_label(axes, label)
     style.integer_axis(axes, "epoch")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rdm_solo.ground.errors import UserError, join_first
 from rdm_solo.plots import style
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, by_setting, run_name, uncounted_runs
+from rdm_solo.runs.groups import Group, by_setting, run_name
 
 Groups = Sequence[Group]
 
@@ -70,7 +70,7 @@ def _note(groups: Groups, sentence: str) -> str:
         sentences.append(sentence.format(n=number))
     behind = []
     for group in groups:
-        for run in uncounted_runs(group):
+        for run in group.uncounted:
             behind.append(f"{run_name(run)} ({run.progress})")
     if behind:
         sentences.append(f"Not in the mean: {join_first(behind)}.")

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rdm_solo import runs
 from rdm_solo.cli import terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.report import figures
@@ -15,6 +14,7 @@ from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
 from rdm_solo.runs import files
 from rdm_solo.runs.files import write_atomically
+from rdm_solo.runs.folder import Run, scan
 from rdm_solo.runs.groups import format_latest, run_name, started_groups, text_table
 
 NAME = "report.html"
@@ -26,7 +26,7 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
 
     ``slow`` adds Figure 5, which is recomputed from checkpoints.
     """
-    members, errors = runs.scan(paths)
+    members, errors = scan(paths)
     if not members:
         raise UserError(next(iter(errors.values())))
     folder = out or Path("report")
@@ -47,7 +47,7 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     return folder / NAME
 
 
-def incomplete(members: Sequence[runs.Run]) -> list[str]:
+def incomplete(members: Sequence[Run]) -> list[str]:
     """Describe each run that is incomplete, lacks a column, or is a duplicate."""
     groups = started_groups(members)
     compared = compared_evaluations(groups)

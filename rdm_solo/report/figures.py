@@ -15,7 +15,7 @@ from rdm_solo.methods.descriptions import ASYMMETRIES
 from rdm_solo.plots import figure5_panels, style
 from rdm_solo.plots.plot import Groups
 from rdm_solo.runs import checkpoints
-from rdm_solo.runs.groups import Group, counted_runs
+from rdm_solo.runs.groups import Group
 
 log = logging.getLogger("rdm_solo")
 
@@ -28,7 +28,7 @@ def _asymmetric(groups: Groups) -> list[Group]:
         group
         for group in groups
         if group.first.description.asymmetry in ASYMMETRIES
-        and checkpoints.present(counted_runs(group)[0].folder)
+        and checkpoints.present(group.counted[0].folder)
     ]
 
 
@@ -49,7 +49,7 @@ def _asymmetric(groups: Groups) -> list[Group]:
 def figure5(groups: Groups, looks: style.Looks) -> Figure:
     from rdm_solo.evaluate.figure5 import measure  # loads solo-learn
 
-    return figure5_panels.draw([measure(counted_runs(group)[0]) for group in groups])
+    return figure5_panels.draw([measure(group.counted[0]) for group in groups])
 
 
 PLOTS: tuple[plots.Plot, ...] = (*plots.PLOTS, figure5)

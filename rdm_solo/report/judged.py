@@ -13,12 +13,9 @@ from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, charts
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import (
     Group,
-    counted_runs,
     format_latest,
-    judged_runs,
     latest,
     mean_std,
-    uncounted_runs,
 )
 from rdm_solo.runs.linear_file import KINDS, Record
 
@@ -60,16 +57,16 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
     settings = []
     for group in groups:
         runs = {run: judge_run(run) for run in group.runs}
-        judged = [runs[run] for run in judged_runs(group)]
+        judged = [runs[run] for run in group.judged]
         lead, low_pass, health = verdicts(judged)
-        counted = counted_runs(group)
+        counted = group.counted
         # The verdict on health, which the page shows first, starts with the progress.
         first = counted[0]
         finished = first.epochs >= int(first.config.get("max_epochs", 0))
         progress = []
         if not finished and first.diverged is None:
             progress.append(first.progress)
-        behind = [f"seed {run.seed} ({run.progress})" for run in uncounted_runs(group)]
+        behind = [f"seed {run.seed} ({run.progress})" for run in group.uncounted]
         if behind:
             progress.append(f"not counted: {', '.join(behind)}")
         last_values, text = {}, {}
@@ -128,7 +125,7 @@ def compared_evaluations(groups: Sequence[Group]) -> dict[str, Evaluation | None
     """Return the most common kind and protocol on each data set; other runs are not compared."""
     counted: dict[str, list[Run]] = defaultdict(list)
     for group in groups:
-        counted[group.first.dataset] += counted_runs(group)
+        counted[group.first.dataset] += group.counted
     return {dataset: most_common(runs) for dataset, runs in counted.items()}
 
 

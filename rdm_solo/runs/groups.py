@@ -64,6 +64,22 @@ class Group:
         most = max(run.epochs for run in candidates)
         return [run for run in candidates if run.epochs == most]
 
+    @property
+    def uncounted(self) -> list[Run]:
+        """The runs that diverged or have fewer epochs than the counted runs."""
+        return [run for run in self.runs if run not in self.counted]
+
+    @property
+    def judged(self) -> list[Run]:
+        """The runs that verdicts are based on: counted runs and diverged runs."""
+        diverged = [run for run in self.uncounted if run.diverged is not None]
+        return [*self.counted, *diverged]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether all runs diverged."""
+        return all(run.diverged is not None for run in self.runs)
+
     def last(self, column: str) -> list[float]:
         """Return the counted runs' values in the last epoch that measured the column."""
         _, values = latest(self.counted, column)
@@ -80,27 +96,6 @@ class Group:
         for name in set.intersection(*map(set, seeds)):
             arrays[name] = np.stack([spectra[name][-1] for spectra in seeds])
         return int(last), arrays
-
-
-def counted_runs(group: Group) -> list[Run]:
-    """Return the runs that count in means; :func:`uncounted_runs` returns the others."""
-    return group.counted
-
-
-def uncounted_runs(group: Group) -> list[Run]:
-    """Return the runs that diverged or have fewer epochs than the counted runs."""
-    return [run for run in group.runs if run not in group.counted]
-
-
-def diverged(group: Group) -> bool:
-    """Return whether all runs of a setting diverged."""
-    return all(run.diverged is not None for run in group.runs)
-
-
-def judged_runs(group: Group) -> list[Run]:
-    """Return the runs that verdicts are based on: counted runs and diverged runs."""
-    also = [run for run in uncounted_runs(group) if run.diverged is not None]
-    return [*group.counted, *also]
 
 
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
@@ -163,7 +158,7 @@ def text_table(
         line = "  ".join(map(str.ljust, row, widths))
         lines.append(line.rstrip())
     for group in groups:
-        for run in uncounted_runs(group):
+        for run in group.uncounted:
             lines.append(f"not counted: {run_name(run)} ({run.progress})")
     return "\n".join(lines)
 

@@ -68,7 +68,7 @@ def table(runs: "Sequence[Run]") -> str:
         columns.remove("val/acc1")
 
     def cells(group: "Group") -> list[str]:
-        counted = groups.counted_runs(group)
+        counted = group.counted
         values = [groups.format_latest(counted, name, 2) for name in columns]
         seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
         return [*values, groups.mean_std(seconds, 0), _warning_counts(group.runs)]

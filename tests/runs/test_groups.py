@@ -86,17 +86,17 @@ def test_runs_that_diverged_or_are_behind_do_not_count():
     short = run(seed=2, epochs=1)
     diverged = replace(run(seed=3), diverged=4)
     (group,) = by_setting([short, first, diverged, second])
-    assert groups.counted_runs(group) == [first, second]
-    assert groups.uncounted_runs(group) == [short, diverged]
-    assert groups.judged_runs(group) == [first, second, diverged]
-    assert not groups.diverged(group)
+    assert group.counted == [first, second]
+    assert group.uncounted == [short, diverged]
+    assert group.judged == [first, second, diverged]
+    assert not group.diverged
     table = groups.text_table([group], ["rank"], lambda group: ["4.2"]).splitlines()
     assert table[0].split() == ["setting", "n", "rank"]
     assert table[1].split()[-2:] == ["2", "4.2"]
     assert [line.split(": ")[0] for line in table[2:]] == ["not counted", "not counted"]
     (alone,) = by_setting([diverged])
-    assert groups.counted_runs(alone) == [diverged]
-    assert groups.diverged(alone)
+    assert alone.counted == [diverged]
+    assert alone.diverged
 
 
 def test_settings_without_a_finished_epoch_have_not_started():
