@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.timing import processor
 from rdm_solo import runs
-from rdm_solo.runs import Run
+from rdm_solo.runs import RunFolder
 from rdm_solo.runs.files import SUMMARY
 
 # Runs start here, so that they can import callbacks of studies/.
@@ -59,7 +59,7 @@ def _command(options: Sequence[str], output: Path) -> None:
 
 
 @contextmanager
-def trained(options: Sequence[str]) -> Iterator[tuple[Run, dict[str, str]]]:
+def trained(options: Sequence[str]) -> Iterator[tuple[RunFolder, dict[str, str]]]:
     """Train a run in a temporary folder; yield the run and the columns that say how it ran."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
@@ -76,6 +76,6 @@ def trained(options: Sequence[str]) -> Iterator[tuple[Run, dict[str, str]]]:
         yield runs.load(folder), about
 
 
-def divergence(run: Run) -> str:
+def divergence(run: RunFolder) -> str:
     """Return a phrase with the epoch in which a run diverged; empty if it did not."""
     return f"training diverged in epoch {run.diverged}" if run.diverged else ""

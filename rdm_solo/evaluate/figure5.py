@@ -68,7 +68,9 @@ class Figure5:
     note: str = ""  # such as "online temperature 0.1"
 
 
-def measure(run: "rdm_solo.runs.folder.Run", rows: int = 4096, device: str = "cpu") -> Figure5:
+def measure(
+    run: "rdm_solo.runs.folder.RunFolder", rows: int = 4096, device: str = "cpu"
+) -> Figure5:
     """Measure the filters of a run's last checkpoint on ``rows`` or more views (see MAX_LOGITS).
 
     Use several times k rows: with fewer, the smallest eigenvalues are underestimated.

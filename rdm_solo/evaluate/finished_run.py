@@ -20,7 +20,7 @@ from rdm_solo.data import Loader, loader
 from rdm_solo.evaluate.extraction import choose_device
 from rdm_solo.methods import backbones
 from rdm_solo.runs import checkpoints, files, saved_config
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.settings import SETTING
 from rdm_solo.train import training_data
 
@@ -56,7 +56,7 @@ class FinishedRun:
                     return
 
 
-def load(run: Run, device: str = "cpu") -> FinishedRun:
+def load(run: RunFolder, device: str = "cpu") -> FinishedRun:
     """Return the run's model and views on that device."""
     torch_device = choose_device(device)
     _, saved = checkpoints.latest(run.folder)

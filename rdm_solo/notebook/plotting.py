@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from rdm_solo import plots
 from rdm_solo.report.figures import PLOTS
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import started_groups
 
 
@@ -19,8 +19,8 @@ class Figures:
     from checkpoints, which takes seconds per setting and needs the packages for training.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs: list[Run] = []
+    def __init__(self, runs: Sequence[RunFolder]) -> None:
+        self._runs: list[RunFolder] = []
         for group in started_groups(runs):
             self._runs += group.runs
         self._plots = {plot.name: plot for plot in PLOTS}
@@ -48,7 +48,7 @@ class Figures:
 class RunFigures(Figures):
     __doc__ = Figures.__doc__
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         super().__init__([run])
         self._run = run
 

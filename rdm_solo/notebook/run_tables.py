@@ -57,7 +57,7 @@ class Run:
         self.reload()
 
     @classmethod
-    def from_read(cls, run: runs.Run) -> "Run":
+    def from_read(cls, run: runs.RunFolder) -> "Run":
         """Create a run from one that :mod:`rdm_solo.runs` has read."""
         new = cls.__new__(cls)
         new.folder = run.folder
@@ -75,7 +75,7 @@ class Run:
         self._set(members[0])
         return self
 
-    def _set(self, run: runs.Run) -> None:
+    def _set(self, run: runs.RunFolder) -> None:
         self._run = run
         self.label = run.label
         self.method = run.method

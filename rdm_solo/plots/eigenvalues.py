@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rdm_solo.plots import epochs, style
 from rdm_solo.plots.across_settings import accuracy, panel_row
 from rdm_solo.plots.plot import Groups, Plot
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
 from rdm_solo.spectra.ranks import noise_floor
@@ -50,7 +50,7 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     "which is the stricter test.",
     needs=epochs.DIAGNOSTICS,
     paper="Figures 4 and 8",
-    measured=Run.has_spectra,
+    measured=RunFolder.has_spectra,
 )
 def spectra(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(2 * len(groups))
@@ -75,7 +75,7 @@ def _filters(all_groups: Groups) -> list[Group]:
     return [group for group in all_groups if panel_row(group) in rows]
 
 
-def _has_projections(run: Run) -> bool:
+def _has_projections(run: RunFolder) -> bool:
     return run.has_spectra() and "lam_projection" in run.spectra
 
 

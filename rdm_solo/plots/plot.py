@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from rdm_solo.ground.errors import UserError, join_first
 from rdm_solo.plots import style
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import Group, by_setting, run_name
 
 Groups = Sequence[Group]
@@ -30,7 +30,9 @@ class Plot:
     paper: str = ""  # similar figures of the paper
     columns: Sequence[str] = ()  # drawn over epochs; a run needs a value in one of them
     choose: Callable[[Groups], Groups] = list  # settings to draw; [] if it does not apply
-    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # without columns: can be drawn
+    measured: Callable[[RunFolder], bool] = lambda run: (
+        run.epochs > 0
+    )  # without columns: can be drawn
 
     @property
     def name(self) -> str:
@@ -41,13 +43,13 @@ class Plot:
         chosen = self.choose(all_groups)
         return [group for group in chosen if any(map(self._can_draw, group.counted))]
 
-    def _can_draw(self, run: Run) -> bool:
+    def _can_draw(self, run: RunFolder) -> bool:
         if self.columns:
             return any(map(run.has_values, self.columns))
         return self.measured(run)
 
     @style.styled
-    def __call__(self, runs: Sequence[Run]) -> Figure:
+    def __call__(self, runs: Sequence[RunFolder]) -> Figure:
         all_groups = by_setting(runs)
         groups = self.select(all_groups)
         if not groups:

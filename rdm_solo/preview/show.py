@@ -22,7 +22,7 @@ from rdm_solo.ground.values import check_choice, check_integer
 from rdm_solo.methods.chosen_filter import parameters
 from rdm_solo.plots import style
 from rdm_solo.report.verdicts import judge_run, verdicts
-from rdm_solo.runs import Run, files
+from rdm_solo.runs import RunFolder, files
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.theory.filter_effect import Preview, predict_effect
 
@@ -61,7 +61,7 @@ def preview(cfg: DictConfig) -> None:
         log.info(without_filter(run))
 
 
-def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
+def _filter(cfg: DictConfig, run: RunFolder | None) -> tuple[DictConfig, Any]:
     """Return the config of the filter to show, and its exponent or schedule.
 
     ``filter=NAME`` overrides the run's filter; ``filter.function`` overrides only its function.
@@ -86,7 +86,7 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
 
 
 def _draw_filter(
-    cfg: DictConfig, run: Run | None, config: DictConfig, p: Any
+    cfg: DictConfig, run: RunFolder | None, config: DictConfig, p: Any
 ) -> tuple[str, Figure]:
     """Log what the filter does, and return the name of its figure and the figure."""
     start = choose(config, p, epoch=0)
@@ -108,7 +108,7 @@ def _draw_filter(
     return name, plots.draw_filter(effect, assumptions(cfg, run))
 
 
-def without_filter(run: Run) -> str:
+def without_filter(run: RunFolder) -> str:
     """Explain why a run has no filter to draw, and whether the report judges it as low-pass."""
     reason = run.description.no_filter or "its filter is the learned predictor"
     if run.description.symmetric:
@@ -164,7 +164,7 @@ def choose(config: DictConfig, p: Any, epoch: int) -> Filter:
     return Filter(name, branch, gain, p, values)
 
 
-def singular_values(cfg: DictConfig, run: Run | None) -> tuple[Tensor, int]:
+def singular_values(cfg: DictConfig, run: RunFolder | None) -> tuple[Tensor, int]:
     """Return singular values and rows n of a batch after a batch norm: the squares sum to n k."""
     if run is None:
         k = cfg.k
@@ -180,13 +180,13 @@ def singular_values(cfg: DictConfig, run: Run | None) -> tuple[Tensor, int]:
     return sigma, batch
 
 
-def _first(run: Run, name: str) -> Tensor:
+def _first(run: RunFolder, name: str) -> Tensor:
     if name not in run.spectra or not len(run.spectra[name]):
         raise UserError(f"{run.folder} has no measured spectra; leave run= out.")
     return torch.from_numpy(run.spectra[name][0]).double()
 
 
-def assumptions(cfg: DictConfig, run: Run | None) -> str:
+def assumptions(cfg: DictConfig, run: RunFolder | None) -> str:
     """Return the source of the spectrum and of the singular values."""
     rows = cfg.batch_size
     if run is None:

@@ -14,7 +14,7 @@ from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
 from rdm_solo.runs import files
 from rdm_solo.runs.files import write_atomically
-from rdm_solo.runs.folder import Run, scan
+from rdm_solo.runs.folder import RunFolder, scan
 from rdm_solo.runs.groups import format_latest, run_name, started_groups, text_table
 
 NAME = "report.html"
@@ -47,7 +47,7 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     return folder / NAME
 
 
-def incomplete(members: Sequence[Run]) -> list[str]:
+def incomplete(members: Sequence[RunFolder]) -> list[str]:
     """Describe each run that is incomplete, lacks a column, or is a duplicate."""
     groups = started_groups(members)
     compared = compared_evaluations(groups)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rdm_solo.report.verdicts import JudgedRun, Verdict, judge_run, verdicts
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, charts
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import (
     Group,
     format_latest,
@@ -40,7 +40,7 @@ class Setting:
     label: str
     group: Group
     runs: Sequence[JudgedRun]
-    counted: Sequence[Run]  # the runs in means, bands and n
+    counted: Sequence[RunFolder]  # the runs in means, bands and n
     lead: Verdict
     low_pass: Verdict
     health: Verdict  # with the progress of unfinished runs
@@ -95,7 +95,7 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
     return settings
 
 
-def evaluations(run: Run) -> dict[Evaluation, list[Record]]:
+def evaluations(run: RunFolder) -> dict[Evaluation, list[Record]]:
     """Return a run's evaluations, one record for each seed of the classifier.
 
     Within a kind, the latest protocol comes first.
@@ -110,7 +110,7 @@ def evaluations(run: Run) -> dict[Evaluation, list[Record]]:
     return records
 
 
-def most_common(runs: Sequence[Run]) -> Evaluation | None:
+def most_common(runs: Sequence[RunFolder]) -> Evaluation | None:
     """Return the kind and protocol that most runs have; None if no run was evaluated.
 
     Ties go to the first of ``KINDS``, and within a kind to the latest protocol.
@@ -123,14 +123,14 @@ def most_common(runs: Sequence[Run]) -> Evaluation | None:
 
 def compared_evaluations(groups: Sequence[Group]) -> dict[str, Evaluation | None]:
     """Return the most common kind and protocol on each data set; other runs are not compared."""
-    counted: dict[str, list[Run]] = defaultdict(list)
+    counted: dict[str, list[RunFolder]] = defaultdict(list)
     for group in groups:
         counted[group.first.dataset] += group.counted
     return {dataset: most_common(runs) for dataset, runs in counted.items()}
 
 
 def linear_accuracies(
-    runs: Sequence[Run], evaluation: Evaluation | None, top: str = "top1"
+    runs: Sequence[RunFolder], evaluation: Evaluation | None, top: str = "top1"
 ) -> list[float]:
     """Return each run's accuracy in this evaluation, a mean over its classifier's seeds."""
     accuracies = []
@@ -141,7 +141,9 @@ def linear_accuracies(
     return accuracies
 
 
-def last(runs: Sequence[Run], column: str, evaluation: Evaluation | None = None) -> list[float]:
+def last(
+    runs: Sequence[RunFolder], column: str, evaluation: Evaluation | None = None
+) -> list[float]:
     """Return the runs' values in the last epoch in which a column was measured.
 
     Linear accuracies are of one evaluation, by default the most common.

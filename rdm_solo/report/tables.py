@@ -18,7 +18,7 @@ from rdm_solo.report.judged import ACCURACIES, Setting, linear_accuracies, most_
 from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import format_latest, latest, mean_std, run_name
 from rdm_solo.runs.saved_config import exponent
 from rdm_solo.runs.settings import settings as setting_options
@@ -63,7 +63,7 @@ def _named(sentences: Mapping[str, Sequence[str]], total: int) -> list[str]:
     return lines
 
 
-def last_value(run: Run, column: Column) -> str:
+def last_value(run: RunFolder, column: Column) -> str:
     """Return a run's last value, with its epoch if it is an earlier one."""
     return format_latest([run], column.name, column.digits)
 
@@ -93,7 +93,7 @@ def facts(setting: Setting) -> dict[str, str]:
     }
 
 
-def package_versions(runs: Sequence[Run]) -> list[str]:
+def package_versions(runs: Sequence[RunFolder]) -> list[str]:
     """Return the versions of packages, with the runs that used them."""
     names: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -103,7 +103,7 @@ def package_versions(runs: Sequence[Run]) -> list[str]:
     return _named(names, len(runs))
 
 
-def global_batch(run: Run) -> str:
+def global_batch(run: RunFolder) -> str:
     """Return the number of images in a batch over all devices, as text."""
     derived = run.summary.get("derived") or {}
     return str(derived.get("global_batch", run.config.get("batch_size", "–")))
@@ -194,7 +194,7 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
     }
 
 
-def _differences(run: Run, row: paper.Row) -> list[str]:
+def _differences(run: RunFolder, row: paper.Row) -> list[str]:
     """Return the options in which a run differs from the preset of the paper's row."""
     options = setting_options(run.config, COMPARED_KEYS)
     preset = setting_options(arguments.compose("config", paper.preset(row)), COMPARED_KEYS)

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo.collapse import rules as collapse
 from rdm_solo.collapse.rules import MIN_GAP, Bounds, MeasuredEpoch
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import curve_of, format_latest, latest, mean_std
 
 MIN_SORTED, MIN_DIRECTIONAL = 0.9, 0.5  # rank correlations of a low-pass curve
@@ -73,14 +73,14 @@ class Verdict:
 class JudgedRun(NamedTuple):
     """A run and the answers to the three questions about it."""
 
-    run: Run
+    run: RunFolder
     gaps: np.ndarray  # log(target rank / online rank) of each epoch that measured it
     alive: Outcome
     leads: Outcome
     low_pass: Outcome
 
 
-def judge_run(run: Run) -> JudgedRun:
+def judge_run(run: RunFolder) -> JudgedRun:
     """Answer the three questions about a run; each answer on a diverged run is that it diverged."""
     epochs = measured_epochs(run)
     gaps = np.array([epoch.gap for epoch in epochs if epoch.epoch])
@@ -106,7 +106,7 @@ def verdicts(judged: Sequence[JudgedRun]) -> tuple[Verdict, Verdict, Verdict]:
     )
 
 
-def measured_epochs(run: Run) -> list[MeasuredEpoch]:
+def measured_epochs(run: RunFolder) -> list[MeasuredEpoch]:
     """Return what the collapse rules read of each epoch; epoch 0 is the untrained network."""
     derived = run.summary.get("derived") or {}
     classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
@@ -122,13 +122,13 @@ def measured_epochs(run: Run) -> list[MeasuredEpoch]:
     return epochs
 
 
-def dimensions(run: Run) -> int:
+def dimensions(run: RunFolder) -> int:
     """Return the dimension of the outputs that collapse is judged on; 0 if it is unknown."""
     counts = run.spectra.get("dimensions", np.empty(0))  # not trusted: it may hold any values
     return int(np.nan_to_num(counts, posinf=0).max(initial=0))
 
 
-def _alive(run: Run, epochs: Sequence[MeasuredEpoch]) -> Outcome:
+def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     if run.diverged is not None:
         return Outcome(f"diverged in epoch {run.diverged}", good=False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
@@ -155,7 +155,7 @@ def _alive(run: Run, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     return Outcome("alive", good=True)
 
 
-def health(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> Verdict:
+def health(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
     """Judge whether runs are alive, collapsed or diverged."""
     numbers = []
     _, spreads = latest(runs, "feature/spread")
@@ -193,7 +193,7 @@ def health(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> Verdict:
     return verdict
 
 
-def _leads(run: Run, gaps: np.ndarray, healthy: bool) -> Outcome:
+def _leads(run: RunFolder, gaps: np.ndarray, healthy: bool) -> Outcome:
     if not len(gaps):
         return Outcome(UNMEASURED)
     behind = gaps < -MIN_GAP
@@ -218,7 +218,10 @@ def _leads(run: Run, gaps: np.ndarray, healthy: bool) -> Outcome:
 
 
 def lead(
-    runs: Sequence[Run], gaps: np.ndarray, outcomes: Sequence[Outcome], alive: Sequence[Outcome]
+    runs: Sequence[RunFolder],
+    gaps: np.ndarray,
+    outcomes: Sequence[Outcome],
+    alive: Sequence[Outcome],
 ) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
     epochs_ahead = (gaps > MIN_GAP).sum()
@@ -239,7 +242,7 @@ def lead(
     return _combine("Does the target lead?", outcomes, numbers, caveat)
 
 
-def _gap_explanation(run: Run) -> str:
+def _gap_explanation(run: RunFolder) -> str:
     """Describe how the setting itself contributes to a gap."""
     chosen, direction = run.chosen_filter, gap_direction(run)
     causes = []  # other than a filter: the target's outputs come from another network or a queue
@@ -273,7 +276,7 @@ def _gap_explanation(run: Run) -> str:
     )
 
 
-def _low_pass(run: Run) -> Outcome:
+def _low_pass(run: RunFolder) -> Outcome:
     by_order, by_direction = run.last(SORTED), run.last(DIRECTIONAL)
     if math.isnan(by_order):
         return Outcome(UNMEASURED)
@@ -290,7 +293,7 @@ def _low_pass(run: Run) -> Outcome:
     return Outcome("no clear slope")
 
 
-def low_pass(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> Verdict:
+def low_pass(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
     """Judge whether the filter between the branches damps small eigenvalues."""
     chosen = runs[0].chosen_filter
     numbers = []
@@ -333,18 +336,18 @@ def _combine(
     return Verdict(question, answer, good, numbers, caveat, suspect)
 
 
-def unfiltered(run: Run) -> bool:
+def unfiltered(run: RunFolder) -> bool:
     """Return whether no filter separates the branches; a target network may still lag."""
     chosen = run.chosen_filter
     return run.description.symmetric or chosen.symmetric or (chosen.power and run.p == 0)
 
 
-def gap_direction(run: Run) -> int | None:
+def gap_direction(run: RunFolder) -> int | None:
     """Return the sign of the gap that a fixed filter causes; 0: unknown; None: no fixed filter."""
     return None if run.description.softmax else run.chosen_filter.direction(run.p)
 
 
-def filter_causes_gap(run: Run) -> bool:
+def filter_causes_gap(run: RunFolder) -> bool:
     """Return whether the branches share one network and a fixed filter makes the target lead."""
     if run.description.momentum or run.description.neighbours:
         return False

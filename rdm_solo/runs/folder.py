@@ -22,7 +22,7 @@ from rdm_solo.runs.settings import settings
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunFolder:
     """The content of a run's folder. Missing parts are empty, and ``missing`` has the reasons.
 
     ``metrics`` has the columns of ``metrics.csv``; NaN means not measured or not finite, and
@@ -178,7 +178,7 @@ class Run:
         return {name: array[row] for name, array in self.spectra.items()}
 
 
-def load(folder: Path) -> Run:
+def load(folder: Path) -> RunFolder:
     """Load a run, finished or not; raise UserError if the folder holds none."""
     config = checked_config(folder)
     missing: list[str] = []
@@ -209,7 +209,7 @@ def load(folder: Path) -> Run:
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
-    return Run(
+    return RunFolder(
         folder,
         config,
         metrics=metrics,
@@ -291,7 +291,7 @@ def checked_config(folder: Path) -> DictConfig:
     return config
 
 
-def find(paths: Sequence[Path]) -> list[Run]:
+def find(paths: Sequence[Path]) -> list[RunFolder]:
     """Return the runs in these folders; each folder is a run's or contains runs at any depth."""
     runs, broken = scan(paths)
     for message in broken.values():
@@ -299,7 +299,7 @@ def find(paths: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def scan(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
+def scan(paths: Sequence[Path]) -> tuple[list[RunFolder], dict[Path, str]]:
     """Return the runs in these folders, and the error of each folder that cannot be read."""
     folders: dict[Path, Path] = {}
     for path in paths:
@@ -310,7 +310,7 @@ def scan(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
             raise UserError(f"{path} holds no run: no folder below it has {CONFIG}.")
         for folder in inner:
             folders.setdefault(folder.resolve(), folder)
-    runs: list[Run] = []
+    runs: list[RunFolder] = []
     broken: dict[Path, str] = {}
     for folder in folders.values():
         try:

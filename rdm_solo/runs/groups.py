@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.saved_config import exponent
 
 
@@ -29,11 +29,11 @@ class Group:
     """The runs of one setting, which differ in their seeds, under a unique label."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunFolder, ...]
     suffix: str = ""  # end of the label: options that distinguish settings of one method and filter
 
     @property
-    def first(self) -> Run:
+    def first(self) -> RunFolder:
         return self.runs[0]
 
     @property
@@ -55,7 +55,7 @@ class Group:
         return f"{text}{self.suffix}".strip()
 
     @cached_property
-    def counted(self) -> list[Run]:
+    def counted(self) -> list[RunFolder]:
         """The runs that count in means, bands and n: those with the most epochs.
 
         Diverged runs count only if all runs diverged.
@@ -65,12 +65,12 @@ class Group:
         return [run for run in candidates if run.epochs == most]
 
     @property
-    def uncounted(self) -> list[Run]:
+    def uncounted(self) -> list[RunFolder]:
         """The runs that diverged or have fewer epochs than the counted runs."""
         return [run for run in self.runs if run not in self.counted]
 
     @property
-    def judged(self) -> list[Run]:
+    def judged(self) -> list[RunFolder]:
         """The runs that verdicts are based on: counted runs and diverged runs."""
         diverged = [run for run in self.uncounted if run.diverged is not None]
         return [*self.counted, *diverged]
@@ -98,7 +98,7 @@ class Group:
         return int(last), arrays
 
 
-def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
+def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
     """Return the last epoch in which any run measured a column, and its finite values there."""
     epoch = max((run.last_measured(column) for run in runs), default=0)
     values = []
@@ -109,7 +109,7 @@ def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
     return epoch, values
 
 
-def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
+def format_latest(runs: Sequence[RunFolder], column: str, digits: int) -> str:
     """Format the last values over seeds with :func:`mean_std`.
 
     The text names the epoch if it is not the last, and n if a run lacks a finite value. Zeros have
@@ -163,7 +163,7 @@ def text_table(
     return "\n".join(lines)
 
 
-def curve_of(runs: Sequence[Run], column: str) -> Curve:
+def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:
     """Return mean and range of a column in each epoch in which a run has a finite value."""
     tables = []
     epochs: set[int] = set()
@@ -189,12 +189,12 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     return Curve(x, mean.filled(np.nan), low.filled(np.nan), high.filled(np.nan))
 
 
-def by_setting(runs: Sequence[Run]) -> list[Group]:
+def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
     """Group runs by setting; options that differ, or a number, are added to equal labels."""
     if not runs:
         raise UserError("There is no run to draw; pass folders of runs that have started.")
     several_datasets = len({run.dataset for run in runs}) > 1
-    by_label: dict[str, dict[str, list[Run]]] = {}
+    by_label: dict[str, dict[str, list[RunFolder]]] = {}
     for run in runs:
         label = f"{run.label}, {run.dataset}" if several_datasets else run.label
         key = repr(sorted(run.setting.items()))
@@ -212,7 +212,7 @@ def by_setting(runs: Sequence[Run]) -> list[Group]:
     return list(groups.values())
 
 
-def started_groups(runs: Sequence[Run]) -> list[Group]:
+def started_groups(runs: Sequence[RunFolder]) -> list[Group]:
     """Group the runs that finished an epoch or diverged; drop groups without a finished epoch."""
     started = [run for run in runs if run.epochs or run.diverged]
     groups = by_setting(started) if started else []
@@ -238,6 +238,6 @@ def _suffixes(settings: Sequence[Mapping[str, str]]) -> list[str]:
     return suffixes
 
 
-def run_name(run: Run) -> str:
+def run_name(run: RunFolder) -> str:
     """Return the label and the seed."""
     return f"{run.label}, seed {run.seed}"

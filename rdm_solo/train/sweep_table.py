@@ -11,7 +11,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:  # Hydra imports this module even for --help
-    from rdm_solo.runs.folder import Run
+    from rdm_solo.runs.folder import RunFolder
     from rdm_solo.runs.groups import Group
 
 HEADINGS = {
@@ -56,7 +56,7 @@ def print_table(folder: Path) -> bool:
     return bool(names_by_reason)
 
 
-def table(runs: "Sequence[Run]") -> str:
+def table(runs: "Sequence[RunFolder]") -> str:
     """Format one row per setting: mean and standard deviation over seeds of the last values."""
     from rdm_solo.runs import groups
 
@@ -77,7 +77,7 @@ def table(runs: "Sequence[Run]") -> str:
     return groups.text_table(groups.by_setting(runs), [*headings, "seconds", ""], cells)
 
 
-def _warning_counts(runs: "Sequence[Run]") -> str:
+def _warning_counts(runs: "Sequence[RunFolder]") -> str:
     """Return the kinds of warning that one setting's runs raised, with counts."""
     kinds: Counter[str] = Counter()
     for run in runs:

@@ -15,7 +15,7 @@ from support.report_pages import run
 
 from rdm_solo import plots
 from rdm_solo.plots import style
-from rdm_solo.runs import Run, columns
+from rdm_solo.runs import RunFolder, columns
 from rdm_solo.runs.groups import by_setting
 from rdm_solo.theory.filter_effect import predict_effect
 
@@ -34,7 +34,7 @@ def ranks(target: list[float]) -> dict[str, list[float]]:
     }
 
 
-def settings(count: int, seeds: int = 1) -> list[Run]:
+def settings(count: int, seeds: int = 1) -> list[RunFolder]:
     """Return the runs of some settings with that many seeds each."""
     return [
         run(round(-0.99 + i / count, 3), seed, options={"option": i}, **MEASURED)

@@ -133,7 +133,7 @@ def test_the_papers_number_stands_beside_a_run_of_its_setting(overrides, differe
     preset = ["experiment=cifar10/simsiam_target_pow", "p=-0.5", "max_epochs=100"]
     cfg = arguments.compose("config", [*preset, *overrides])
     epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
-    member = runs.Run(tmp_path, cfg, epochs, linear={"protocol": [record(78.0)]})
+    member = runs.RunFolder(tmp_path, cfg, epochs, linear={"protocol": [record(78.0)]})
     rows = paper_rows(judge(by_setting([member])))
     if difference is None:
         assert rows == []

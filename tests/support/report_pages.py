@@ -97,7 +97,7 @@ def run(
     metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
     for name, values in changed.items():
         metrics[name.replace("__", "/")] = np.array(values, dtype=float)
-    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs, k), {})
+    return runs.RunFolder(folder, cfg, metrics, spectra(p or -0.1, epochs, k), {})
 
 
 def seeds(p: float | None, knn: list[float], **changed):
