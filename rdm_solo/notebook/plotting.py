@@ -20,9 +20,7 @@ class Figures:
     """
 
     def __init__(self, runs: Sequence[RunFolder]) -> None:
-        self._runs: list[RunFolder] = []
-        for group in started_groups(runs):
-            self._runs += group.runs
+        self._groups = started_groups(runs)
         self._plots = {plot.name: plot for plot in PLOTS}
 
     def __getattr__(self, name: str) -> Callable[[], Figure]:
@@ -31,7 +29,7 @@ class Figures:
         plot = self._plots[name]
 
         def figure() -> Figure:
-            return plot(self._runs)
+            return plot(self._groups)
 
         figure.__name__ = name
         figure.__doc__ = f"{plot.title}.\n\n{plot.caption}"

@@ -1,10 +1,12 @@
-"""The paper's figures: each entry of ``PLOTS`` draws runs as a matplotlib figure.
+"""The paper's figures: each entry of ``PLOTS`` draws settings as a matplotlib figure.
 
 Modules are imported on first use, so a training run only loads the figure that it draws.
 
 >>> from pathlib import Path
 >>> from rdm_solo import plots, runs
->>> figure = plots.effective_rank(runs.find([Path("runs")]))  # doctest: +SKIP
+>>> from rdm_solo.runs.groups import by_setting
+>>> settings = by_setting(runs.find([Path("runs")]))  # doctest: +SKIP
+>>> figure = plots.effective_rank(settings)  # doctest: +SKIP
 >>> plots.save(figure, Path("figures"), "erank")  # doctest: +SKIP
 [PosixPath('figures/erank.png'), PosixPath('figures/erank.pdf')]
 """

@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from rdm_solo.ground.errors import UserError, join_first
 from rdm_solo.plots import style
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.groups import Group, by_setting, run_name
+from rdm_solo.runs.groups import Group, run_name
 
 Groups = Sequence[Group]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure; call it with runs to draw it."""
+    """A figure; call it with settings to draw it."""
 
     draw: Callable[[Groups, style.Looks], Figure]  # the settings and each one's look
     title: str  # what it shows
@@ -49,12 +49,11 @@ class Plot:
         return self.measured(run)
 
     @style.styled
-    def __call__(self, runs: Sequence[RunFolder]) -> Figure:
-        all_groups = by_setting(runs)
+    def __call__(self, all_groups: Groups) -> Figure:
         groups = self.select(all_groups)
         if not groups:
             raise UserError(f"{self.name} needs {self.needs}.")
-        # A setting looks the same in all figures of the same runs.
+        # A setting looks the same in all figures of the same settings.
         looks = style.looks(group.label for group in all_groups)
         if len(all_groups) == 1:  # a legend with the only setting says nothing
             looks = {label: {**look, "label": ""} for label, look in looks.items()}

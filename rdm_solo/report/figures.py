@@ -71,7 +71,6 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
 
     Return them with a sentence for each figure that failed or lacks measurements.
     """
-    runs = [run for group in groups for run in group.runs]
     pictures = []
     failures = []
     for plot in PLOTS:
@@ -82,7 +81,7 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
             failures.append(f"{plot.title}: needs {plot.needs}.")
             continue
         try:
-            figure = plot(runs)
+            figure = plot(groups)
         except UserError as error:
             failures.append(f"{plot.title}: {error}")
         except Exception as error:  # a failed figure must not prevent the page

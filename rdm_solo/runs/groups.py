@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from rdm_solo.ground.errors import UserError
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.saved_config import exponent
 
@@ -191,8 +190,6 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 
 def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
     """Group runs by setting; options that differ, or a number, are added to equal labels."""
-    if not runs:
-        raise UserError("There is no run to draw; pass folders of runs that have started.")
     several_datasets = len({run.dataset for run in runs}) > 1
     by_label: dict[str, dict[str, list[RunFolder]]] = {}
     for run in runs:
@@ -215,8 +212,7 @@ def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
 def started_groups(runs: Sequence[RunFolder]) -> list[Group]:
     """Group the runs that finished an epoch or diverged; drop groups without a finished epoch."""
     started = [run for run in runs if run.epochs or run.diverged]
-    groups = by_setting(started) if started else []
-    return [group for group in groups if group.counted[0].epochs]
+    return [group for group in by_setting(started) if group.counted[0].epochs]
 
 
 def _suffixes(settings: Sequence[Mapping[str, str]]) -> list[str]:

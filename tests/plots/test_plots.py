@@ -43,6 +43,10 @@ def settings(count: int, seeds: int = 1) -> list[RunFolder]:
     ]
 
 
+def draw(plot: plots.Plot, runs: list[RunFolder]) -> Figure:
+    return plot(by_setting(runs))
+
+
 def line(axes, label: str):
     """Return the first line with a label."""
     return next(line for line in axes.lines if line.get_label() == label)
@@ -116,7 +120,7 @@ def collisions(figure: Figure) -> list[str]:
 
 
 def test_collisions_are_seen():
-    figure = plots.effective_rank([run()])
+    figure = draw(plots.effective_rank, [run()])
     assert collisions(figure) == []
     figure.text(0.5, 0.5, "in the way")
     figure.text(0.51, 0.5, "of this")
@@ -140,14 +144,14 @@ def test_nothing_covers_anything(plot):
     drawn = [runs for runs in samples if plot.select(by_setting(runs))]
     assert drawn
     for runs in drawn:
-        assert collisions(plot(runs)) == []
+        assert collisions(draw(plot, runs)) == []
 
 
 def test_long_runs_and_large_spectra_cover_nothing():
     long = run(epochs=400, k=512, options={"max_epochs": 400})
-    assert collisions(plots.effective_rank([long])) == []
-    assert collisions(plots.spectra([long])) == []
-    (losses,) = plots.losses([long]).axes[0].lines
+    assert collisions(draw(plots.effective_rank, [long])) == []
+    assert collisions(draw(plots.spectra, [long])) == []
+    (losses,) = draw(plots.losses, [long]).axes[0].lines
     assert len(losses.get_xdata()) == 400
     assert 10 < 400 / losses.get_markevery() <= 20, "markers"
 
@@ -158,7 +162,7 @@ def test_every_column_with_a_chart_is_drawn_over_epochs():
     drawn = []
     for plot in plots.PLOTS:
         if plot.select(by_setting([measured])):
-            for axes in plot([measured]).axes:
+            for axes in draw(plot, [measured]).axes:
                 if axes.get_xlabel() == "epoch":
                     drawn += [points(line) for line in axes.lines]
     missing = [name for name, column in values.items() if ([1, 2, 3], column) not in drawn]
@@ -166,7 +170,7 @@ def test_every_column_with_a_chart_is_drawn_over_epochs():
 
 
 def test_other_charts_have_a_panel_for_each_column_that_was_measured():
-    figure = plots.other_charts([run(filter__monotonicity=[0.1, 0.5, 0.2]), run(-1.0)])
+    figure = draw(plots.other_charts, [run(filter__monotonicity=[0.1, 0.5, 0.2]), run(-1.0)])
     by_label = {axes.get_ylabel().replace("\n", " "): axes for axes in figure.axes}
     assert set(by_label) == {
         "gap",
@@ -204,7 +208,7 @@ def test_lines_are_the_columns_of_the_table(name, branches):
     changed = {column.replace("/", "__"): [0.1, 0.4, 0.3] for column in branches}
     first, *_ = changed
     measured = run(**{**changed, first: [0.2, 0.1, 0.5]})
-    (axes,) = getattr(plots, name)([measured]).axes
+    (axes,) = draw(getattr(plots, name), [measured]).axes
     for column, label in branches.items():
         label = label or axes.lines[0].get_label()
         assert points(line(axes, label)) == ([1, 2, 3], measured.metrics[column].tolist())
@@ -212,7 +216,7 @@ def test_lines_are_the_columns_of_the_table(name, branches):
 
 def test_bands_are_the_range_over_seeds():
     seeds = [run(seed=seed, **ranks([4 + seed, 5 + seed, 6 + seed])) for seed in (0, 1, 5)]
-    figure = plots.effective_rank(seeds)
+    figure = draw(plots.effective_rank, seeds)
     (axes,) = figure.axes
     assert points(line(axes, "target"))[1] == pytest.approx([6, 7, 8])
     assert points(line(axes, "online"))[1] == pytest.approx([5, 6, 7])
@@ -224,7 +228,7 @@ def test_bands_are_the_range_over_seeds():
 
 def test_a_run_with_fewer_epochs_is_a_thin_line_and_in_no_mean():
     short = run(seed=4, epochs=1, **ranks([50]))
-    figure = plots.effective_rank([run(**ranks([4, np.nan, 6])), short])
+    figure = draw(plots.effective_rank, [run(**ranks([4, np.nan, 6])), short])
     lines = figure.axes[0].lines
     mean, thin = (line for line in lines if line.get_color() == style.VERMILION)
     assert points(mean) == ([1, 3], [4, 6]), "epochs without a value are left out"
@@ -237,9 +241,7 @@ EMPTY = run(None, method="dino", **ranks([np.nan] * 3))
 
 
 def test_settings_without_measurements_have_no_panel():
-    assert len(plots.effective_rank([run(), EMPTY]).axes) == 1
-    with pytest.raises(ValueError, match="no run to draw"):
-        plots.effective_rank([])
+    assert len(draw(plots.effective_rank, [run(), EMPTY]).axes) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,13 +260,13 @@ def test_settings_without_measurements_have_no_panel():
 def test_a_figure_names_what_it_needs(name, runs):
     plot = getattr(plots, name)
     with pytest.raises(ValueError, match=f"{name} needs"):
-        plot(runs)
+        draw(plot, runs)
     assert plot.select(by_setting(runs)) == []
 
 
 def test_spectra_are_those_of_the_last_epoch_up_to_rounding():
     one = run(k=64)
-    upper, lower = plots.spectra([one]).axes
+    upper, lower = draw(plots.spectra, [one]).axes
     lam_z = one.spectra["lam_target"][-1]
     lam_p = one.spectra["lam_online"][-1]
     m = int(np.argmax(lam_z.cumsum() >= 0.9999 * lam_z.sum())) + 1
@@ -294,7 +296,7 @@ def test_variants_stand_beside_the_predictor():
     filtered = [run(None), run(None, filter="online_log1p"), weak, strong]
     without_spectra = replace(run(None, filter="linear"), spectra={})
     runs = [*filtered, run(None, method="byol"), without_spectra]
-    (axes,) = plots.variants(runs).axes
+    (axes,) = draw(plots.variants, runs).axes
     assert labels(axes) == [member.label for member in filtered]
     projection = weak.spectra["lam_projection"][-1]
     assert line(axes, weak.label).get_ydata() == pytest.approx(projection)
@@ -306,7 +308,7 @@ def test_symmetric_methods_stand_beside_simsiam():
     vanilla = run(None, method="vanilla", filter="none", **KNN)
     symsimsiam = run(None, method="symsimsiam", filter="none", **KNN)
     others = [run(None, **KNN), run(), run(None, method="byol")]
-    figure = plots.symmetric([*others, vanilla, symsimsiam])
+    figure = draw(plots.symmetric, [*others, vanilla, symsimsiam])
     accuracy, variance, eigenvalues, branches = figure.axes
     for axes in (accuracy, variance, eigenvalues):
         assert labels(axes) == ["Vanilla", "SymSimSiam", "SimSiam"]
@@ -319,7 +321,7 @@ def test_symmetric_methods_stand_beside_simsiam():
 
 def test_losses_with_one_minimum_share_a_panel():
     names = ("simsiam", "symsimsiam", "byol", "dino")
-    figure = plots.losses([run(None, method=name, filter="learnable") for name in names])
+    figure = draw(plots.losses, [run(None, method=name, filter="learnable") for name in names])
     assert [len(labelled(axes)) for axes in figure.axes] == [2, 1, 1]
     title = figure.axes[0].get_title(loc="left").replace("\n", " ")
     assert title == "SimSiam, SymSimSiam, minimum -1"
@@ -331,7 +333,7 @@ def test_a_sweep_has_means_over_seeds_in_order_and_others_across():
         for seed, accuracy in enumerate((70, 71, 75)):
             runs.append(run(p, seed, val__knn_acc1=[0, 0, accuracy], **ranks([4, 5, 6.4])))
     diverged = replace(run(-0.7, val__knn_acc1=[0, 0, 9]), diverged=4)
-    accuracies, rank, gaps = plots.sweep([*runs, diverged]).axes
+    accuracies, rank, gaps = draw(plots.sweep, [*runs, diverged]).axes
     means = line(accuracies, "target filter σ^p")
     assert points(means)[0] == [-0.9, -0.3]
     assert points(means)[1] == pytest.approx([72, 72])
@@ -353,7 +355,7 @@ def test_settings_stand_from_the_most_accurate_down():
     filters = {70: "identity", 90: "learnable", 80: "linear"}
     runs = [run(None, filter=name, val__knn_acc1=[0, 0, x]) for x, name in filters.items()]
     runs[2] = replace(runs[2], diverged=4)
-    accuracies, rank, _ = plots.comparison(runs).axes
+    accuracies, rank, _ = draw(plots.comparison, runs).axes
     means = [line for line in accuracies.lines if line.get_markersize() == 6]
     heights = {line.get_xdata()[0]: line.get_ydata()[0] for line in means}
     assert heights[70] < heights[80] < heights[90]
@@ -384,7 +386,7 @@ def test_a_filter_is_drawn_with_its_equivalent_online_filter(branch, symbol):
 def test_panels_have_at_most_eight_settings_each_with_one_look_in_all_figures():
     looks: dict[str, set[tuple]] = {}
     for plot in (plots.losses, plots.variants):
-        figure = plot(settings(20))
+        figure = draw(plot, settings(20))
         assert len(legends(figure)[0].get_texts()) == 20
         for axes in figure.axes:
             assert 0 < len(labelled(axes)) <= 8
@@ -398,7 +400,7 @@ def test_panels_have_at_most_eight_settings_each_with_one_look_in_all_figures():
 def test_ranks_of_one_kind_of_output_share_their_limits():
     softmax = run(None, method="swav", filter="none", **ranks([400, 500, 600]))
     low = run(None, **ranks([2, 1.8, 1.7]))
-    figure = plots.effective_rank([run(), low, softmax])
+    figure = draw(plots.effective_rank, [run(), low, softmax])
     first, second, third = (axes.get_ylim() for axes in figure.axes)
     assert first == second
     assert third[1] > 10 * first[1]
@@ -426,11 +428,11 @@ def test_drawing_leaves_no_trace_and_files_are_the_same_each_time(tmp_path):
     from matplotlib import pyplot
 
     before = dict(matplotlib.rcParams)
-    paths = plots.save(plots.effective_rank([run()]), tmp_path / "new", "erank")
+    paths = plots.save(draw(plots.effective_rank, [run()]), tmp_path / "new", "erank")
     assert [path.name for path in paths] == ["erank.png", "erank.pdf"]
     png, pdf = (path.read_bytes() for path in paths)
     assert b"/FontFile2" in pdf, "TrueType fonts are embedded"
-    figure = plots.effective_rank([run()])
+    figure = draw(plots.effective_rank, [run()])
     again = plots.save(figure, tmp_path / "again", "erank")
     assert [path.read_bytes() for path in again] == [png, pdf]
     inches = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])

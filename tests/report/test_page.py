@@ -3,6 +3,7 @@
 import base64
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,11 +14,12 @@ from support.report_pages import run, write
 
 import rdm_solo
 from rdm_solo import plots, report
+from rdm_solo.plots import style
 from rdm_solo.report import entry, figures
 from rdm_solo.report.judged import judge
 from rdm_solo.report.page import page, typeset
 from rdm_solo.runs import columns, ownership
-from rdm_solo.runs.groups import by_setting
+from rdm_solo.runs.groups import by_setting, started_groups
 
 HOSTILE = "<script>alert(1)</script> & \"'"
 GOLDEN = Path(__file__).with_name("page.txt")
@@ -188,6 +190,21 @@ def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
     assert failures[1].startswith("The role of asymmetric designs: needs a run with")
 
 
+def test_a_figure_names_a_setting_as_the_page_does(tmp_path, monkeypatch):
+    """A setting that diverged in its first epoch is not drawn but tells the others' labels."""
+    labels = []
+
+    def remember(groups, looks):
+        labels.extend(group.label for group in groups)
+        return style.figure(1)[0]
+
+    monkeypatch.setattr(figures, "PLOTS", (plots.Plot(remember, "A title", "", "nothing"),))
+    diverged = replace(run(options={"optimizer.lr": 9.0}, epochs=0), diverged=1)
+    groups = started_groups([run(options={"optimizer.lr": 0.1}), diverged])
+    figures.draw(groups, tmp_path)
+    assert labels == ["SimSiam, target filter σ^-0.5 (lr=0.1)"]
+
+
 def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
     figure5 = pytest.importorskip("rdm_solo.evaluate.figure5")
     lam = np.array([0.1, 0.01, 0.001, 0.0001])
@@ -204,7 +221,7 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "checkpoints" / "last.ckpt").touch()
         members.append(run(None, method=method, folder=folder))
-    figure = figures.figure5(members)
+    figure = figures.figure5(by_setting(members))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["SimSiam", "SwAV"], "every asymmetric setting, in order"
     assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"
