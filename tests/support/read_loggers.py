@@ -39,6 +39,11 @@ class WandbFile:
 
 def wandb_files(folder: Path) -> list[WandbFile]:
     """Read the ``.wandb`` files of a run's folder, one for each start."""
+    import wandb
+
+    # A run's finish() returns before W&B's service (0.31) has written the last records. The service
+    # closes all files before it ends.
+    wandb.teardown()
     return [_wandb_file(path) for path in sorted(folder.glob("wandb/*run-*/*.wandb"))]
 
 
