@@ -2,11 +2,10 @@
 
 import csv
 import itertools
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
-
-from rdm_solo.methods.descriptions import METHODS
 
 # The paper states none for the alignment of C_z and C_+, so its longest runs' are used.
 ALIGNMENT_EPOCHS = 400
@@ -32,20 +31,20 @@ def rows() -> list[Row]:
     >>> rows()[0]  # doctest: +ELLIPSIS
     Row(table='online_predictors', framework='simsiam', ..., epochs=100, metric='acc1', value=74.0)
     """
-    lines: list[dict[str, Any]] = [*_lines("tables.csv")]
-    for line in lines:
-        line["p"] = float(line["p"]) if line["p"] else None
-        line["epochs"] = int(line["epochs"]) if line["epochs"] else None
-        line["value"] = float(line["value"])
-    return [Row(**line) for line in lines]
+    table = []
+    for line in _lines("tables.csv"):
+        for name in ("p", "epochs", "value"):
+            line[name] = json.loads(line[name] or "null")
+        table.append(Row(**line))
+    return table
 
 
-def figures() -> list[dict[str, str]]:
+def figures() -> list[dict[str, Any]]:
     """Return the paper's figures: what each one ``shows``, and the ``options`` of train."""
     return _lines("figures.csv")
 
 
-def _lines(name: str) -> list[dict[str, str]]:
+def _lines(name: str) -> list[dict[str, Any]]:
     text = (files("rdm_solo.paper") / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -60,22 +59,22 @@ def preset(row: Row) -> list[str]:
     >>> preset(next(row for row in rows() if row.p == -0.3))
     ['experiment=cifar10/simsiam_target_pow', 'p=-0.3', 'max_epochs=100']
     """
-    overrides = [f"experiment={row.dataset}/{row.framework}{_variant(row)}"]
+    variant = f"_{row.location}_{row.predictor}"
+    if row.framework in ("swav", "dino"):  # they have no predictor that a filter could replace
+        variant = ""
+    elif row.predictor in ("", "nonlinear"):
+        variant = "_learnable"
+    elif row.predictor == "linear":
+        variant = "_linear"
+    overrides = [f"experiment={row.dataset}/{row.framework}{variant}"]
     if row.p is not None:
         overrides.append(f"p={row.p:g}")
-    epochs = ALIGNMENT_EPOCHS if row.table == "alignment_cz_cplus" else row.epochs
+    epochs = row.epochs
+    if row.table == "alignment_cz_cplus":
+        epochs = ALIGNMENT_EPOCHS
     if epochs is not None:
         overrides.append(f"max_epochs={epochs}")
     return overrides
-
-
-def _variant(row: Row) -> str:
-    """Return the part of a preset's name that names the predictor or filter."""
-    if row.framework in ("swav", "dino"):
-        return ""
-    if row.predictor in ("linear", "nonlinear", ""):
-        return "_linear" if row.predictor == "linear" else "_learnable"
-    return f"_{row.location}_{row.predictor}"
 
 
 _TABLES = {
@@ -86,12 +85,9 @@ _TABLES = {
     "cost": "Cost",
     "alignment_cz_cplus": "Eigenspace alignment of C_z and C_+",
 }
-_DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-_DATASETS |= {"imagenet100": "ImageNet-100", "imagenet": "ImageNet-1k"}
-_ONLINE = {"pow": "σ", "log": "log σ", "log1p": "log(1 + σ)", "log1p_sq": "log(1 + σ²)"}
 _NUMBERS = {
-    "acc1": "{:.2f}",
-    "acc5": "{:.2f} (top 5)",
+    "acc1": "{:.2f} %",
+    "acc5": "{:.2f} % (top 5)",
     "seconds_rtx2080ti": "{:.0f} s",
     "gpu_mib": "{:.0f} MiB",
     "alignment": "{:.4f}",
@@ -99,49 +95,34 @@ _NUMBERS = {
 
 
 def markdown() -> str:
-    """Return every table row and figure with its command, in Markdown."""
-    return "\n".join(_lines_of_markdown()) + "\n"
-
-
-def _lines_of_markdown() -> Iterator[str]:
-    for table, of_table in itertools.groupby(rows(), key=lambda row: row.table):
-        yield from (f"## {_TABLES[table]}", "")
-        yield from ("| data | method | in the paper | command |", "|---|---|---|---|")
-        for (data, method), same in itertools.groupby(of_table, key=_data_and_method):
-            runs = list(same)
-            yield f"| {data} | {method} | {_numbers(runs)} | `{_command(map(preset, runs))}` |"
-        yield ""
-    yield from ("## Figures", "", "| figure | shows | command |", "|---|---|---|")
+    """Return the paper's numbers and figures with their commands, in Markdown."""
+    lines = []
+    for table, of_table in itertools.groupby(rows(), lambda row: row.table):
+        lines += [f"## {_TABLES[table]}", "", "| in the paper | command |", "|---|---|"]
+        settings = itertools.groupby(of_table, lambda row: row[:6])  # all but epochs and number
+        for _, group in settings:
+            same = list(group)
+            numbers = [_NUMBERS[row.metric].format(row.value) for row in same]
+            lines.append(f"| {', '.join(numbers)} | `{_command(same)}` |")
+        lines.append("")
+    lines += ["## Figures", "", "| figure | shows | command |", "|---|---|---|"]
     for line in figures():
-        command = _command([line["options"].split()])
-        yield f"| {line['figure']} | {line['shows']} | `{command}` |"
+        lines.append(f"| {line['figure']} | {line['shows']} | `{_train(line['options'])}` |")
+    return "\n".join(lines) + "\n"
 
 
-def _data_and_method(row: Row) -> tuple[str, str]:
-    method = METHODS[row.framework].label
-    if row.location == "target":
-        method += f", h = σ^{row.p:g}"
-    elif row.predictor in _ONLINE:
-        method += f", g = {_ONLINE[row.predictor]}"
-    elif row.predictor:
-        method += f", {row.predictor}"
-    return _DATASETS[row.dataset], method
+def _command(same: Sequence[Row]) -> str:
+    """Return the command that trains these rows: a sweep over epochs if they have several."""
+    values: dict[str, dict[str, None]] = {}  # an ordered set for each option
+    for row in same:
+        for option in preset(row):
+            name, value = option.split("=")
+            values.setdefault(name, {})[value] = None
+    options = [f"{name}={','.join(choices)}" for name, choices in values.items()]
+    return _train(" ".join(options))
 
 
-def _numbers(runs: list[Row]) -> str:
-    """Format the numbers of rows that differ only in epochs and metric."""
-    parts = []
-    for epochs, group in itertools.groupby(runs, key=lambda row: row.epochs):
-        numbers = ", ".join(_NUMBERS[row.metric].format(row.value) for row in group)
-        parts.append(f"{epochs} ep. {numbers}" if epochs else numbers)
-    return "; ".join(parts)
-
-
-def _command(runs: Iterable[list[str]]) -> str:
-    """Return one command for all runs; if their options differ, it is a sweep."""
-    values: dict[str, list[str]] = {}
-    for option in dict.fromkeys(itertools.chain(*runs)):
-        name, _, value = option.partition("=")
-        values.setdefault(name, []).append(value)
-    options = " ".join(f"{name}={','.join(choices)}" for name, choices in values.items())
-    return f"rdm-solo train {'-m ' if ',' in options else ''}{options}"
+def _train(options: str) -> str:
+    if "," in options:
+        return f"rdm-solo train -m {options}"
+    return f"rdm-solo train {options}"
