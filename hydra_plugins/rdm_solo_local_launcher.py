@@ -1,10 +1,11 @@
 """Hydra plugin for ``launcher=local``: run a sweep's jobs in parallel, each on its devices."""
 
+import itertools
 import os
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -12,7 +13,8 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log
 from hydra.plugins.launcher import Launcher
 from omegaconf import open_dict
 
-GPUS, THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
+GPUS = "CUDA_VISIBLE_DEVICES"
+THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass
@@ -21,9 +23,8 @@ class LocalLauncherConf:
     jobs: int | None = None  # parallel runs; null: one per GPU (or group of GPUs), or per core
 
 
-ConfigStore.instance().store(
-    group="hydra/launcher", name="rdm_solo_local", node=LocalLauncherConf, provider="rdm_solo"
-)
+store = ConfigStore.instance()
+store.store(name="rdm_solo_local", node=LocalLauncherConf, group="hydra/launcher")
 
 
 class LocalLauncher(Launcher):
@@ -33,7 +34,8 @@ class LocalLauncher(Launcher):
         self.jobs = jobs
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
-        self.context, self.config = hydra_context, config
+        self.loader = hydra_context.config_loader
+        self.config = config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -43,35 +45,31 @@ class LocalLauncher(Launcher):
         hydra = self.config.hydra
         configure_log(hydra.hydra_logging, hydra.verbose)
         os.makedirs(hydra.sweep.dir, exist_ok=True)
-        shares = devices(self.config.trainer, self.jobs, len(job_overrides))
-        print(f"{len(job_overrides)} runs, {len(shares)} at once, in {hydra.sweep.dir}", flush=True)
-        free: SimpleQueue[dict[str, str]] = SimpleQueue()
-        for share in shares:
-            free.put(share)
+        runs = len(job_overrides)
+        shares = devices(self.config.trainer, self.jobs, runs)
+        print(f"{runs} runs, {len(shares)} at once, in {hydra.sweep.dir}", flush=True)
+        free = deque(shares)  # as many as the pool has threads
 
         def run(number: int, overrides: Sequence[str]) -> JobReturn:
-            job = self._config(overrides, number)
-            share = free.get()
+            job = self.loader.load_sweep_config(self.config, list(overrides))
+            with open_dict(job):
+                job.hydra.job.num = number  # the name of the folder may depend on it
+                folder = os.path.join(job.hydra.sweep.dir, job.hydra.sweep.subdir)
+                job.hydra.runtime.output_dir = os.path.abspath(folder)
+            share = free.popleft()
             try:
                 value = sweep.start(job.hydra, job.optimized_metric, share)
             finally:
-                free.put(share)
-            return JobReturn(overrides=overrides, _return_value=value, status=JobStatus.COMPLETED)
+                free.append(share)
+            return JobReturn(
+                overrides=overrides,
+                _return_value=value,
+                status=JobStatus.COMPLETED,
+            )
 
+        numbers = itertools.count(initial_job_idx)
         with ThreadPoolExecutor(len(shares)) as pool:
-            numbers = range(initial_job_idx, initial_job_idx + len(job_overrides))
             return list(pool.map(run, numbers, job_overrides))
-
-    def _config(self, overrides: Sequence[str], number: int) -> Any:
-        """Return the config of one run, with its number and its folder."""
-        job = self.context.config_loader.load_sweep_config(self.config, list(overrides))
-        hydra = job.hydra
-        with open_dict(job):
-            hydra.job.id = number
-            hydra.job.num = number  # the name of the folder may depend on it
-            folder = os.path.join(hydra.sweep.dir, hydra.sweep.subdir)
-            hydra.runtime.output_dir = os.path.abspath(folder)
-        return job
 
 
 def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
@@ -85,18 +83,23 @@ def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
         cores = os.cpu_count() or 1
         if hasattr(os, "sched_getaffinity"):  # a container or SLURM may allow fewer
             cores = len(os.sched_getaffinity(0))
-        parallel = min(jobs or max(1, cores // processes), runs)
+        most = max(1, cores // processes)
+        parallel = min(jobs or most, runs)
         if THREADS in os.environ:
             return [{}] * parallel
         threads = max(1, cores // (parallel * processes))
         return [{THREADS: str(threads)}] * parallel
 
-    visible = os.environ.get(GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
+    visible = os.environ.get(GPUS)
+    if not visible:
+        numbers = range(torch.cuda.device_count())
+        visible = ",".join(map(str, numbers))
     gpus = visible.split(",")
-    groups = []
-    for start in range(0, len(gpus) - processes + 1, processes):
-        groups.append(",".join(gpus[start : start + processes]))
-    if not groups:  # too few GPUs for one run, whose error says so
-        groups = [visible]
-    parallel = min(jobs or len(groups), runs)
-    return [{GPUS: groups[i % len(groups)]} for i in range(parallel)]
+    groups = max(1, len(gpus) // processes)  # one if there are too few, whose run says so
+    parallel = min(jobs or groups, runs)
+    shares = []
+    for i in range(parallel):
+        first = i % groups * processes
+        group = gpus[first : first + processes]
+        shares.append({GPUS: ",".join(group)})
+    return shares
