@@ -37,8 +37,7 @@ class Pictures(pl.Callback):
 
     def _draw(self, trainer: Any) -> None:
         from rdm_solo import plots  # loads matplotlib
-        from rdm_solo.loggers.charts import PICTURE
-        from rdm_solo.loggers.run_logger import RunLogger
+        from rdm_solo.loggers.run_logger import RunLogger, log10_eigenvalues
         from rdm_solo.plots.style import pixels
 
         epoch = trainer.current_epoch + 1
@@ -52,8 +51,8 @@ class Pictures(pl.Callback):
         image = pixels(plots.epoch_picture(epochs[epoch], title))
         step = trainer.global_step - 1  # the step of the epoch's scalars
         for logger in loggers:
-            logger.picture(PICTURE, image, step)
-            logger.spectra(epochs, step)
+            logger.picture(image, step)
+            logger.histograms(log10_eigenvalues(epochs[epoch]), step)
 
 
 class RankFigure(pl.Callback):

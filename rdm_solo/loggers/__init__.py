@@ -33,7 +33,6 @@ class RunInfo:
     group: str  # data set, method, filter and exponent; equal for all seeds
     hyperparameters: Mapping[str, Any]  # for comparing runs; None if not applicable
     config: Mapping[str, Any]  # the whole config as plain values
-    sweep: str | None = None  # the name of the sweep's folder
     step: int = 0  # optimiser steps before this start
 
 
@@ -65,7 +64,9 @@ def append(
 
     names = []
     records = _read_records(folder)
-    for name in sorted(LOGGER_CLASSES.keys() & records.keys()):
+    for name, path in LOGGER_CLASSES.items():
+        if name not in records:
+            continue
         record = records[name]
         try:
             files.inside(folder, name)
@@ -73,8 +74,10 @@ def append(
             options = dict(record)
             if not online:
                 options["offline"] = True
-            logger: Any = hydra.utils.get_class(LOGGER_CLASSES[name])
-            logger.append(folder, options, scalars, step)
+            logger_class: Any = hydra.utils.get_class(path)
+            logger = logger_class.reopen(folder, options)
+            logger.log_metrics(scalars, step)
+            logger.finalize("success")
             names.append(name)
         except Exception as error:  # a service or its client can raise anything
             log.warning(f"warning: {', '.join(scalars)} could not be logged to {name}: {error}")

@@ -7,26 +7,31 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.ground.lightning import pl
-from rdm_solo.loggers import RunInfo, charts
-from rdm_solo.loggers.run_logger import RunLogger
-
-FOLDER = "tensorboard"
+from rdm_solo.loggers import RunInfo
+from rdm_solo.loggers.run_logger import PICTURE, RunLogger
 
 
 class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc]
     """Lightning's logger, with event files in ``RUN_FOLDER/tensorboard``."""
 
+    def __init__(self, folder: Path, first_step: int | None = None) -> None:
+        super().__init__(
+            folder,
+            name="tensorboard",
+            version="",
+            default_hp_metric=False,
+            purge_step=first_step,  # TensorBoard hides earlier files' values from it on
+        )
+        self.record = {}
+
     @classmethod
     def open(  # type: ignore[override]  # it has no options, so that all are refused
         cls, run: RunInfo, previous: Mapping[str, Any]
     ) -> "TensorBoard":
-        """Open a new event file; TensorBoard hides earlier files' values from ``run.step`` on."""
+        """Open a new event file, and log the hyperparameters and the config."""
         from torch.utils.tensorboard.summary import hparams
 
-        logger = cls(
-            run.folder, name=FOLDER, version="", default_hp_metric=False, purge_step=run.step
-        )
-        logger.record = {}
+        logger = cls(run.folder, run.step)
         logger.log_hyperparams(dict(run.config))  # to hparams.yaml
         # For the HPARAMS tab; Lightning writes hyperparameters only with metrics.
         settings = {name: value for name, value in run.hyperparameters.items() if value is not None}
@@ -34,21 +39,14 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         logger.experiment.file_writer.add_summary(session_start)
         return logger
 
-    def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        self.experiment.add_image(name, image, step, dataformats="HWC")
-
-    def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        last_epoch = epochs[max(epochs)]
-        for key, values in charts.histograms(last_epoch).items():
-            self.experiment.add_histogram(key, values, step)
-
     @classmethod
-    def append(
-        cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
-    ) -> None:
-        """Write the scalars to another event file."""
-        from torch.utils.tensorboard import SummaryWriter
+    def reopen(cls, folder: Path, record: dict[str, Any]) -> "TensorBoard":
+        """Open another event file."""
+        return cls(folder)
 
-        with SummaryWriter(str(folder / FOLDER)) as writer:
-            for name, value in scalars.items():
-                writer.add_scalar(name, value, step)
+    def picture(self, image: np.ndarray, step: int) -> None:
+        self.experiment.add_image(PICTURE, image, step, dataformats="HWC")
+
+    def histograms(self, values: Mapping[str, np.ndarray], step: int) -> None:
+        for name, array in values.items():
+            self.experiment.add_histogram(name, array, step)

@@ -9,16 +9,18 @@ import numpy as np
 
 from rdm_solo.loggers import RunInfo
 
+PICTURE = "pictures/spectra"
+
 
 class RunLogger(ABC):
-    """Extend a Lightning logger with pictures, spectra, and scalars that are added after the run.
+    """Extend a Lightning logger with pictures, histograms, and scalars added after the run.
 
     To add a logger, derive a class from this one and a Lightning logger, write
     ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list the class in
     :data:`rdm_solo.loggers.LOGGER_CLASSES`. Lightning calls ``finalize`` when training ends.
     """
 
-    record: dict[str, Any]  # what ``open`` and ``append`` need later; saved in the run's folder
+    record: dict[str, Any]  # what ``open`` and ``reopen`` need later; saved in the run's folder
 
     @classmethod
     @abstractmethod
@@ -28,6 +30,11 @@ class RunLogger(ABC):
         ``previous`` is the last start's ``record``, or empty; ``options`` come from the YAML file.
         """
 
+    @classmethod
+    @abstractmethod
+    def reopen(cls, folder: Path, record: dict[str, Any]) -> "RunLogger":
+        """Continue logging after the run has finished."""
+
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log scalars; ``epoch`` counts from 0 in Lightning and is logged from 1."""
         if "epoch" in metrics:
@@ -35,16 +42,23 @@ class RunLogger(ABC):
         super().log_metrics(metrics, step)  # type: ignore[misc]
 
     @abstractmethod
-    def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        """Log a picture, an array of bytes of shape ``(height, width, 3)``."""
+    def picture(self, image: np.ndarray, step: int) -> None:
+        """Log :data:`PICTURE`, an array of bytes of shape ``(height, width, 3)``."""
 
     @abstractmethod
-    def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log the last of ``epochs``, the arrays in a run's ``spectra`` folder by epoch."""
+    def histograms(self, values: Mapping[str, np.ndarray], step: int) -> None:
+        """Log a histogram of each name's values."""
 
-    @classmethod
-    @abstractmethod
-    def append(
-        cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
-    ) -> None:
-        """Add scalars to a finished run."""
+
+def log10_eigenvalues(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the base-10 logarithms of an epoch's eigenvalues by histogram name.
+
+    >>> log10_eigenvalues({"lam_online": np.array([100.0, 0.0]), "rows": np.array(64)})
+    {'spectra/log10_online': array([2.])}
+    """
+    logarithms = {}
+    for name, array in arrays.items():
+        if name.startswith("lam_") and (array > 0).any():
+            positive = array[array > 0]
+            logarithms[name.replace("lam_", "spectra/log10_")] = np.log10(positive)
+    return logarithms

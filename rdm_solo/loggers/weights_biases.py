@@ -15,8 +15,8 @@ import wandb
 
 from rdm_solo.ground.errors import first_line
 from rdm_solo.ground.lightning import pl
-from rdm_solo.loggers import RunInfo, charts
-from rdm_solo.loggers.run_logger import RunLogger
+from rdm_solo.loggers import RunInfo
+from rdm_solo.loggers.run_logger import PICTURE, RunLogger
 from rdm_solo.runs import files
 from rdm_solo.runs.files import SUMMARY
 
@@ -36,7 +36,8 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
         options = {name: record[name] for name in INIT_OPTIONS}
         options["settings"] = wandb.Settings(
-            init_timeout=INIT_TIMEOUT, finish_timeout=FINISH_TIMEOUT
+            init_timeout=INIT_TIMEOUT,
+            finish_timeout=FINISH_TIMEOUT,
         )
         if record["offline"]:
             options["mode"] = "offline"
@@ -48,7 +49,6 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
             wandb.teardown()  # otherwise its service process rejects the id
             options["mode"] = "offline"
             super().__init__(save_dir=folder, **options)
-            _ = self.experiment
         self.record = record
         self.failed = False
 
@@ -56,8 +56,9 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
     def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
         """Start a W&B run, or continue the ``previous`` one. A sweep's runs share a tag."""
         tags = list(options["tags"])
-        if run.sweep:
-            tags.append(f"sweep:{run.sweep}"[:64])  # W&B's longest tag
+        if "sweep_folder" in run.config:
+            tag = f"sweep:{run.config['sweep_folder']}"
+            tags.append(tag[:64])  # W&B's longest tag
         record = {
             **options,
             "id": previous.get("id") or secrets.token_hex(4),
@@ -69,21 +70,29 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         logger.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
         return logger
 
+    @classmethod
+    def reopen(cls, folder: Path, record: dict[str, Any]) -> "WeightsAndBiases":
+        """Continue the W&B run and restore its summary."""
+        logger = cls(folder, record)
+        # `wandb sync` replaces the whole summary, so write all last values again.
+        summary: dict[str, Any] = {}
+        if (folder / SUMMARY).is_file():
+            last = files.read_object(folder, SUMMARY)["last"]
+            summary = {name: value for name, value in last.items() if value is not None}
+        logger.experiment.summary.update({**summary, **record["appended"]})
+        return logger
+
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if not self.failed:
             with self._warn_on_failure():
                 super().log_metrics(metrics, step)
 
-    def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        self.log_metrics({name: wandb.Image(image)}, step)
+    def picture(self, image: np.ndarray, step: int) -> None:
+        self.log_metrics({PICTURE: wandb.Image(image)}, step)
 
-    def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        last_epoch = epochs[max(epochs)]
-        histograms = {
-            key: wandb.Histogram(values.tolist())
-            for key, values in charts.histograms(last_epoch).items()
-        }
-        self.log_metrics(histograms, step)
+    def histograms(self, values: Mapping[str, np.ndarray], step: int) -> None:
+        charts = {name: wandb.Histogram(array.tolist()) for name, array in values.items()}
+        self.log_metrics(charts, step)
 
     def finalize(self, status: str) -> None:
         """Finish the W&B run, which Lightning leaves open."""
@@ -97,19 +106,3 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         except Exception as error:  # e.g. SLURM stopped W&B's process before ours
             self.failed = True
             log.warning(f"warning: Weights & Biases failed ({error}); metrics.csv has all values")
-
-    @classmethod
-    def append(
-        cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
-    ) -> None:
-        """Add scalars to the history and the summary of a finished run."""
-        logger = cls(folder, dict(record))
-        logger.log_metrics(scalars, step)
-        # `wandb sync` replaces the whole summary, so write all last values again.
-        summary: dict[str, Any] = {}
-        if (folder / SUMMARY).is_file():
-            last = files.read_object(folder, SUMMARY)["last"]
-            summary = {name: value for name, value in last.items() if value is not None}
-        summary |= record["appended"]
-        logger.experiment.summary.update(summary)
-        logger.finalize("success")

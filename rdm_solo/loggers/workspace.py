@@ -33,7 +33,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
     name = NAME
     filters: Any = ""
     if sweep is not None:
-        name = f"{NAME}, {sweep}"
+        name += f", {sweep}"
         filters = expr.And(expr.Config("sweep_folder") == sweep)
     return ws.Workspace(
         entity=entity,

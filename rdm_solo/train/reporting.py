@@ -84,7 +84,6 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
             "seed": cfg.seed,
         },
         config=config,
-        sweep=sweep,
         step=start.step,
     )
 

@@ -148,7 +148,7 @@ class TestWandb:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
         wandb.teardown()
-        info = loggers.RunInfo(tmp_path, "a", "b", {"p": 1.0}, {"seed": 0}, sweep="ps")
+        info = loggers.RunInfo(tmp_path, "a", "b", {"p": 1.0}, {"sweep_folder": "ps"})
         (logger,) = loggers.open_all(configure("logger=wandb").logger, info)
         logger.log_metrics({"erank/gap": 4.5}, step=0)
         logger.finalize("success")
