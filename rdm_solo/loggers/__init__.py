@@ -75,7 +75,7 @@ def append(
             if not online:
                 options["offline"] = True
             logger_class: Any = hydra.utils.get_class(path)
-            logger = logger_class.reopen(folder, options)
+            logger = logger_class(folder, options)
             logger.log_metrics(scalars, step)
             logger.finalize("success")
             names.append(name)

@@ -14,7 +14,7 @@ from rdm_solo.loggers.run_logger import PICTURE, RunLogger
 class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc]
     """Lightning's logger, with event files in ``RUN_FOLDER/tensorboard``."""
 
-    def __init__(self, folder: Path, first_step: int | None = None) -> None:
+    def __init__(self, folder: Path, record: dict[str, Any], first_step: int | None = None) -> None:
         super().__init__(
             folder,
             name="tensorboard",
@@ -22,7 +22,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
             default_hp_metric=False,
             purge_step=first_step,  # TensorBoard hides earlier files' values from it on
         )
-        self.record = {}
+        self.record = record
 
     @classmethod
     def open(  # type: ignore[override]  # it has no options, so that all are refused
@@ -31,18 +31,13 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         """Open a new event file, and log the hyperparameters and the config."""
         from torch.utils.tensorboard.summary import hparams
 
-        logger = cls(run.folder, run.step)
+        logger = cls(run.folder, {}, run.step)
         logger.log_hyperparams(dict(run.config))  # to hparams.yaml
         # For the HPARAMS tab; Lightning writes hyperparameters only with metrics.
         settings = {name: value for name, value in run.hyperparameters.items() if value is not None}
         _, session_start, _ = hparams(settings, {})  # type: ignore[no-untyped-call]
         logger.experiment.file_writer.add_summary(session_start)
         return logger
-
-    @classmethod
-    def reopen(cls, folder: Path, record: dict[str, Any]) -> "TensorBoard":
-        """Open another event file."""
-        return cls(folder)
 
     def picture(self, image: np.ndarray, step: int) -> None:
         self.experiment.add_image(PICTURE, image, step, dataformats="HWC")

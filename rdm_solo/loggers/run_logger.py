@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,11 @@ class RunLogger(ABC):
 
     To add a logger, derive a class from this one and a Lightning logger, write
     ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list the class in
-    :data:`rdm_solo.loggers.LOGGER_CLASSES`. Lightning calls ``finalize`` when training ends.
+    :data:`rdm_solo.loggers.LOGGER_CLASSES`. ``cls(folder, record)`` continues logging after the run
+    has finished. Lightning calls ``finalize`` when training ends.
     """
 
-    record: dict[str, Any]  # what ``open`` and ``reopen`` need later; saved in the run's folder
+    record: dict[str, Any]  # what a later start needs; saved in the run's folder
 
     @classmethod
     @abstractmethod
@@ -29,11 +29,6 @@ class RunLogger(ABC):
 
         ``previous`` is the last start's ``record``, or empty; ``options`` come from the YAML file.
         """
-
-    @classmethod
-    @abstractmethod
-    def reopen(cls, folder: Path, record: dict[str, Any]) -> "RunLogger":
-        """Continue logging after the run has finished."""
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log scalars; ``epoch`` counts from 0 in Lightning and is logged from 1."""

@@ -51,6 +51,17 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
             super().__init__(save_dir=folder, **options)
         self.record = record
         self.failed = False
+        if "appended" in record:
+            self._restore_summary(folder)
+
+    def _restore_summary(self, folder: Path) -> None:
+        """Write all last values again, because `wandb sync` replaces the whole summary."""
+        summary = dict(self.record["appended"])
+        if (folder / SUMMARY).is_file():
+            for name, value in files.read_object(folder, SUMMARY)["last"].items():
+                if value is not None:
+                    summary.setdefault(name, value)
+        self.experiment.summary.update(summary)
 
     @classmethod
     def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
@@ -68,18 +79,6 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         }
         logger = cls(run.folder, record)
         logger.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
-        return logger
-
-    @classmethod
-    def reopen(cls, folder: Path, record: dict[str, Any]) -> "WeightsAndBiases":
-        """Continue the W&B run and restore its summary."""
-        logger = cls(folder, record)
-        # `wandb sync` replaces the whole summary, so write all last values again.
-        summary: dict[str, Any] = {}
-        if (folder / SUMMARY).is_file():
-            last = files.read_object(folder, SUMMARY)["last"]
-            summary = {name: value for name, value in last.items() if value is not None}
-        logger.experiment.summary.update({**summary, **record["appended"]})
         return logger
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:

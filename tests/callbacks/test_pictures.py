@@ -23,10 +23,6 @@ class Recorder(RunLogger):
     def open(cls, run, previous):
         return cls()
 
-    @classmethod
-    def reopen(cls, folder, record):
-        return cls()
-
     def picture(self, image, step):
         assert (image.dtype, image.ndim) == (np.uint8, 3)
         self.pictures.append(step)
