@@ -4,8 +4,6 @@
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rdm_solo import filters, plots, runs
-from rdm_solo.filters.functions import BoundFunction
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_choice, check_integer
@@ -89,23 +86,26 @@ def _draw_filter(
     cfg: DictConfig, run: RunFolder | None, config: DictConfig, p: Any
 ) -> tuple[str, Figure]:
     """Log what the filter does, and return the name of its figure and the figure."""
-    start = choose(config, p, epoch=0)
-    end = choose(config, p, epoch=AFTER_SCHEDULE)
-    sigma, rows = singular_values(cfg, run)
-    effect = start.on(sigma, rows)
+    sigma, rows, source = spectrum(cfg, run)
+    first = last = None
+    if OmegaConf.is_config(p):
+        p = OmegaConf.to_container(p)
+    if p is not None:
+        schedule = as_schedule(p, epochs=2)
+        first, last = schedule(0), schedule(AFTER_SCHEDULE)
+    effect = predict(config, first, sigma, rows)
     log.info(effect.line)
-    name = start.name.replace(", ", "_")
-    if "." in start.function:  # a user's own: its name does not tell the branch
-        name = f"{start.branch}_{name}"
-    name = f"filter_{name}"
-    if end.p != start.p:
-        log.info(f"at the end of the schedule: {end.on(sigma, rows).line}")
-        name += f"_to_{end.p:g}"
+    name = f"filter_{effect.name.replace(', ', '_')}"
+    if last != first:
+        end = predict(config, last, sigma, rows)
+        log.info(f"at the end of the schedule: {end.line}")
+        name += f"_to_{last:g}"
     if config.get("momentum"):
         log.info("  note: drawn for one batch, without the running correlation")
     for warning in effect.warnings:
         log.info(f"  note: {warning}")
-    return name, plots.draw_filter(effect, assumptions(cfg, run))
+    note = f"{source}; sigma: singular values of {rows} rows after a batch norm."
+    return name, plots.draw_filter(effect, note)
 
 
 def without_filter(run: RunFolder) -> str:
@@ -120,78 +120,45 @@ def without_filter(run: RunFolder) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A function of singular values, with its exponent in one epoch."""
-
-    function: str  # a registered name after its branch, or an import path
-    branch: str
-    gain: BoundFunction
-    p: float | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        parts = [self.function]
-        parts += [f"{key}={value}" for key, value in self.parameters.items()]
-        if self.p is not None:
-            parts.append(f"p={self.p:g}")
-        return ", ".join(parts)
-
-    def on(self, sigma: Tensor, rows: int) -> Preview:
-        """Return its effect on a batch with these singular values and this many rows."""
-        return predict_effect(self.name, self.branch, self.gain, sigma, rows)
-
-
-def choose(config: DictConfig, p: Any, epoch: int) -> Filter:
-    """Return the filter of a config in one epoch.
+def predict(config: DictConfig, p: float | None, sigma: Tensor, rows: int) -> Preview:
+    """Return the effect of a config's filter with this exponent on a batch's singular values.
 
     >>> config = OmegaConf.create({"name": "target_pow", "branch": "target", "function": "pow"})
-    >>> choose(config, -0.5, epoch=0).name
+    >>> predict(config, -0.5, torch.ones(4), rows=8).name
     'target_pow, p=-0.5'
     """
-    if config.get("function") is None:
-        return Filter("identity", "online", filters.get("identity"))
-    function = str(config.function)
+    function = config.get("function")
+    if function is None:
+        return predict_effect("identity", "online", filters.get("identity"), sigma, rows)
     branch = check_choice("filter.branch", config.get("branch"), ["online", "target", "both"])
-    if OmegaConf.is_config(p):
-        p = OmegaConf.to_container(p)
-    if p is not None:
-        p = as_schedule(p, epochs=2)(epoch)
-    name = function if "." in function else f"{branch}_{function}"
     values = parameters(config)
-    gain = filters.get(function, p, **values)
-    return Filter(name, branch, gain, p, values)
+    words = [f"{branch}_{function}"]
+    words += [f"{key}={value}" for key, value in values.items()]
+    if p is not None:
+        words.append(f"p={p:g}")
+    gain = filters.get(str(function), p, **values)
+    return predict_effect(", ".join(words), branch, gain, sigma, rows)
 
 
-def singular_values(cfg: DictConfig, run: RunFolder | None) -> tuple[Tensor, int]:
-    """Return singular values and rows n of a batch after a batch norm: the squares sum to n k."""
+def spectrum(cfg: DictConfig, run: RunFolder | None) -> tuple[Tensor, int, str]:
+    """Return the singular values of a batch after a batch norm, its rows, and their source.
+
+    The squares of all k singular values of n rows sum to n k.
+    """
+    batch = cfg.batch_size
     if run is None:
         k = cfg.k
-        batch = cfg.batch_size
         share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
+        source = f"Assumed: a {cfg.spectrum} spectrum of {k} dimensions"
     else:
-        share = _first(run, "lam_projection").sort(descending=True).values
+        if not len(run.spectra.get("lam_projection", ())):
+            raise UserError(f"{run.folder} has no measured spectra; leave run= out.")
+        lam = torch.from_numpy(run.spectra["lam_projection"][0]).double()
+        share = lam.sort(descending=True).values
         k = len(share)
-        batch = run.filter_batch or cfg.batch_size
+        batch = run.filter_batch or batch
         share = share[share > 1e-11 * share[0]]  # a filter sets smaller ones to zero
+        source = "The first spectrum that the run measured"
     share = share[:batch]  # a batch has at most as many directions as rows
     sigma: Tensor = (batch * k * share / share.sum()).sqrt()
-    return sigma, batch
-
-
-def _first(run: RunFolder, name: str) -> Tensor:
-    if name not in run.spectra or not len(run.spectra[name]):
-        raise UserError(f"{run.folder} has no measured spectra; leave run= out.")
-    return torch.from_numpy(run.spectra[name][0]).double()
-
-
-def assumptions(cfg: DictConfig, run: RunFolder | None) -> str:
-    """Return the source of the spectrum and of the singular values."""
-    rows = cfg.batch_size
-    if run is None:
-        source = f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions"
-    else:
-        source = "The first spectrum that the run measured"
-        rows = run.filter_batch or rows
-    return f"{source}; sigma: singular values of {rows} rows after a batch norm."
+    return sigma, batch, source

@@ -53,7 +53,7 @@ def test_a_figure_is_named_by_the_filter_that_it_shows(argv, words, stem, tmp_pa
 
 def test_singular_values_are_those_after_a_batch_norm():
     cfg = arguments.compose("preview", ["filter=online_log1p", "k=8", "batch_size=32"])
-    sigma, rows = show.singular_values(cfg, None)
+    sigma, rows, _ = show.spectrum(cfg, None)
     assert rows == 32
     assert float(sigma.square().sum()) == pytest.approx(32 * 8)
     shares = torch.arange(1, 9).double().reciprocal()
