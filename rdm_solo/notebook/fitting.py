@@ -78,11 +78,10 @@ def fit(
 def _logging_to_stdout(quiet: bool) -> Iterator[None]:
     """Print log messages to stdout, unless the caller has configured logging."""
     log = logging.getLogger("rdm_solo")
-    level, is_configured = log.level, log.hasHandlers()
+    level = log.level
+    log.setLevel(logging.WARNING if quiet else logging.INFO)
     handler = logging.StreamHandler(sys.stdout)
-    handler.setLevel(logging.WARNING if quiet else logging.INFO)
-    log.setLevel(logging.INFO)
-    if not is_configured:
+    if not log.hasHandlers():
         log.addHandler(handler)
     try:
         yield
@@ -104,7 +103,8 @@ def words(options: Mapping[str, Any]) -> list[str]:
         if name.startswith("~") and value is None:
             arguments.append(name)
         elif isinstance(value, Mapping) and value and "schedule" not in value:
-            arguments += words({f"{name}.{key}": inner for key, inner in value.items()})
+            for key, inner in value.items():
+                arguments += words({f"{name}.{key}": inner})
         else:
             arguments.append(f"{name}={_text(name, value)}")
     return arguments
@@ -112,6 +112,8 @@ def words(options: Mapping[str, Any]) -> list[str]:
 
 def _text(name: str, value: Any) -> str:
     """Return a value in Hydra's grammar."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     if value is None:
         return "null"
     if isinstance(value, Real):
@@ -120,14 +122,13 @@ def _text(name: str, value: Any) -> str:
         text = os.fspath(value)
         if UNQUOTED.fullmatch(text):
             return text
-        # Hydra treats backslashes as escapes only in front of a quote, also of the closing one.
-        doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
-        escaped = doubled.replace("'", "\\'")
-        return f"'{escaped}'"
+        return QuotedString(text, Quote.single).with_quotes()
     if isinstance(value, (list, tuple)):
         entries = [_text(name, entry) for entry in value]
         return f"[{','.join(entries)}]"
     if isinstance(value, Mapping):
-        pairs = [f"{_text(name, key)}:{_text(name, inner)}" for key, inner in value.items()]
+        pairs = []
+        for key, inner in value.items():
+            pairs.append(f"{_text(name, key)}:{_text(name, inner)}")
         return "{" + ",".join(pairs) + "}"
     raise UserError(f"{name} must be a number, text, list or dict, got {value!r:.200}.")

@@ -9,6 +9,8 @@ from rdm_solo.report.figures import PLOTS
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import started_groups
 
+_PLOTS = {plot.name: plot for plot in PLOTS}
+
 
 class Figures:
     """A method for each figure of ``rdm-solo report``, with its caption as docstring.
@@ -20,37 +22,32 @@ class Figures:
     """
 
     def __init__(self, runs: Sequence[RunFolder]) -> None:
-        self._groups = started_groups(runs)
-        self._plots = {plot.name: plot for plot in PLOTS}
+        self._runs = runs
 
     def __getattr__(self, name: str) -> Callable[[], Figure]:
-        if name.startswith("_") or name not in self._plots:
+        if name not in _PLOTS:
             raise AttributeError(f"there is no figure {name!r}: {self}")
-        plot = self._plots[name]
+        plot = _PLOTS[name]
 
         def figure() -> Figure:
-            return plot(self._groups)
+            return plot(started_groups(self._runs))
 
         figure.__name__ = name
         figure.__doc__ = f"{plot.title}.\n\n{plot.caption}"
         return figure
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._plots]
+        return [*super().__dir__(), *_PLOTS]
 
     def __repr__(self) -> str:
-        names = [name for name in dir(self) if not name.startswith("_")]
-        return f"<figures: {', '.join(names)}>"
+        return f"<figures: {', '.join(_PLOTS)}>"
 
 
 class RunFigures(Figures):
     __doc__ = Figures.__doc__
 
-    def __init__(self, run: RunFolder) -> None:
-        super().__init__([run])
-        self._run = run
-
     def epoch(self, epoch: int | None = None) -> Figure:
         """Draw both branches' eigenvalues and the filter curve of an epoch, by default the last."""
-        arrays = self._run.spectrum(epoch)
-        return plots.epoch_picture(arrays, f"{self._run.label}, epoch {arrays['epoch']}")
+        (run,) = self._runs
+        arrays = run.spectrum(epoch)
+        return plots.epoch_picture(arrays, f"{run.label}, epoch {arrays['epoch']}")

@@ -10,13 +10,11 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
 from rdm_solo.notebook.plotting import RunFigures
-from rdm_solo.report import judged, verdicts
-from rdm_solo.report.verdicts import judge_run
-from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
-from rdm_solo.runs.folder import is_run
+from rdm_solo.report import judged
+from rdm_solo.report.verdicts import judge_run, verdicts
+from rdm_solo.runs.columns import LINEAR, check_column
 
 
 def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
@@ -24,8 +22,7 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
     check_installed("a table", "pandas")
     import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-    content = dict(rows) if isinstance(rows, Mapping) else list(rows)
-    return pandas.DataFrame(content)
+    return pandas.DataFrame(rows)
 
 
 class Run:
@@ -60,23 +57,17 @@ class Run:
     def from_read(cls, run: runs.RunFolder) -> "Run":
         """Create a run from one that :mod:`rdm_solo.runs` has read."""
         new = cls.__new__(cls)
-        new.folder = run.folder
         new._set(run)
         return new
 
     def reload(self) -> "Run":
         """Read the folder again to include newly finished epochs, and return this run."""
-        members = runs.find([self.folder])
-        if not is_run(self.folder):
-            raise UserError(
-                f"{self.folder} contains {len(members)} runs: read it as "
-                f"rdm_solo.Sweep({str(self.folder)!r})."
-            )
-        self._set(members[0])
+        self._set(runs.load(self.folder))
         return self
 
     def _set(self, run: runs.RunFolder) -> None:
         self._run = run
+        self.folder = run.folder
         self.label = run.label
         self.method = run.method
         self.filter = run.filter
@@ -108,14 +99,15 @@ class Run:
     @property
     def verdicts(self) -> Any:
         """A table of the report's verdicts; ``good`` is None if a verdict is not scored."""
-        return table(vars(verdict) for verdict in verdicts.verdicts([judge_run(self._run)]))
+        return table(map(vars, verdicts([judge_run(self._run)])))
 
     @property
     def linear(self) -> Any:
         """A table of the linear evaluations by ``rdm-solo linear``, one row each."""
         rows = []
         for kind, records in self._run.linear.items():
-            rows += [{"kind": kind, **record} for record in records]
+            for record in records:
+                rows.append({"kind": kind, **record})
         return table(rows)
 
     def last(self, column: str) -> float:
@@ -125,20 +117,16 @@ class Run:
         """
         check_column(column, [LINEAR.name, *self._run.metrics])
         values = judged.last([self._run], column)
-        return values[0] if values else math.nan
+        return next(iter(values), math.nan)
 
     @property
     def plot(self) -> RunFigures:
         """The figures, such as ``run.plot.effective_rank()``; ``dir(run.plot)`` lists them."""
-        return RunFigures(self._run)
+        return RunFigures([self._run])
 
     def __repr__(self) -> str:
-        parts = [f"{self.label}, {self.dataset}, seed {self.seed}: {self._run.progress}"]
-        for column in charts()[ACCURACY]:
-            value = self._run.last(column.name)
-            if math.isfinite(value):
-                parts.append(f"{column.label} {value:.1f} %")
-        warnings = len(self.summary.get("warnings", []))
+        text = f"{self.label}, {self.dataset}, seed {self.seed}: {self._run.progress}"
+        warnings = self.summary.get("warnings")
         if warnings:
-            parts.append("1 warning" if warnings == 1 else f"{warnings} warnings")
-        return f"<Run {'; '.join(parts)}; in {self.folder}>"
+            text += f"; warnings: {len(warnings)}"
+        return f"<Run {text}; in {self.folder}>"

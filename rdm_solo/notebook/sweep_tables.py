@@ -4,7 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.notebook.plotting import Figures
 from rdm_solo.notebook.run_tables import Run, table
 from rdm_solo.report.entry import incomplete
-from rdm_solo.report.judged import judge, last
+from rdm_solo.report.judged import ACCURACIES, judge, last
 from rdm_solo.report.verdicts import judge_run, verdicts
 from rdm_solo.runs import scan
-from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
+from rdm_solo.runs.columns import LINEAR, check_column, compared
 from rdm_solo.runs.groups import Group, started_groups
 
 
@@ -29,17 +29,8 @@ class Best:
     mean: float
     sd: float  # NaN for one run
     n: int
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] = field(repr=False)
     next: "Best | None" = None
-
-    def __repr__(self) -> str:
-        mean = f"{self.mean:.4g}"
-        if self.n > 1:
-            mean += f" ± {self.sd:.4g}"
-        text = f"{self.column} of {self.setting}: {mean} (n = {self.n})"
-        if self.next is not None:
-            text += f"; next {self.next!r}"
-        return f"<{text}>"
 
 
 class Sweep:
@@ -52,7 +43,7 @@ class Sweep:
 
     >>> sweep = Sweep("sweeps/2026-01-31_12-00-00")  # doctest: +SKIP
     >>> sweep.best("val/knn_acc1")  # doctest: +SKIP
-    <val/knn_acc1 of SimSiam, target filter σ^-0.5: 93.1 ± 0.4 (n = 3); next ...>
+    Best(setting='SimSiam, target filter σ^-0.5', column='val/knn_acc1', mean=93.1, sd=0.4, n=3, ...
     >>> sweep.plot.sweep()  # doctest: +SKIP
     """
 
@@ -82,16 +73,14 @@ class Sweep:
         For each compared column NAME, ``NAME``, ``NAME sd`` and ``NAME n`` are the mean, standard
         deviation and number of its last values over the seeds.
         """
-        settings = judge(started_groups(self._runs))
         rows = []
-        for setting in settings:
-            runs = setting.counted
-            row = {**_setting(setting.group), "runs": len(setting.runs), "epochs": runs[0].epochs}
+        for setting in judge(started_groups(self._runs)):
+            row = _setting(setting.group)
+            row |= {"runs": len(setting.runs), "epochs": setting.counted[0].epochs}
             for column in compared():
                 name = column.name
-                if any(other.last[name] for other in settings):
-                    mean, sd, n = _moments(setting.last[name])
-                    row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
+                mean, sd, n = _moments(setting.last[name])
+                row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
             rows.append(row)
         return table(rows)
 
@@ -102,7 +91,8 @@ class Sweep:
         for setting in judge(started_groups(self._runs)):
             for judged in setting.runs:
                 run = judged.run
-                row = {**_setting(setting.group), "seed": run.seed, "epochs": run.epochs}
+                row = _setting(setting.group)
+                row |= {"seed": run.seed, "epochs": run.epochs}
                 for column in compared():
                     values = last([run], column.name, setting.evaluation)
                     row[column.name], _, _ = _moments(values)
@@ -116,11 +106,12 @@ class Sweep:
     @property
     def verdicts(self) -> Any:
         """A table of the report's verdicts on each setting, including its diverged runs."""
-        return table(
-            {"setting": group.label, **vars(verdict)}
-            for group in started_groups(self._runs)
-            for verdict in verdicts([judge_run(run) for run in group.judged])
-        )
+        rows = []
+        for group in started_groups(self._runs):
+            judged = [judge_run(run) for run in group.judged]
+            for verdict in verdicts(judged):
+                rows.append({"setting": group.label, **vars(verdict)})
+        return table(rows)
 
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
         """Return the setting with the largest (or smallest) mean of a column's last values.
@@ -130,34 +121,35 @@ class Sweep:
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
-        names = [name for run in self._runs for name in run.metrics]
-        check_column(column, [LINEAR.name, *names])
+        names = {LINEAR.name}
+        for run in self._runs:
+            names.update(run.metrics)
+        check_column(column, names)
+        groups = started_groups(self._runs)
+        datasets = sorted({group.first.dataset for group in groups})
         if dataset is not None:
-            check_choice("dataset", dataset, sorted({run.dataset for run in self._runs}))
-        ranked: list[Best] = []
-        runs = {run.folder: run for run in self.runs}  # with all their linear evaluations
-        for setting in judge(started_groups(self._runs)):
-            if dataset not in (None, setting.group.first.dataset):
-                continue
+            check_choice("dataset", dataset, datasets)
+        elif column in [accuracy.name for accuracy in ACCURACIES] and len(datasets) > 1:
+            raise UserError(
+                f"{column} cannot be compared between data sets: pass dataset= with one of "
+                f"{join_first(datasets)}."
+            )
+        ranked = []
+        for setting in judge(groups):
             values = last(setting.counted, column, setting.evaluation)
-            if values and setting.ranked:
-                setting_runs = tuple(runs[run.folder] for run in setting.counted)
-                ranked.append(Best(setting.label, column, *_moments(values), setting_runs))
+            is_chosen = dataset in (None, setting.group.first.dataset)
+            if is_chosen and setting.ranked and values:
+                runs = map(Run.from_read, setting.counted)
+                ranked.append(Best(setting.label, column, *_moments(values), tuple(runs)))
         if not ranked:
             raise UserError(
                 f"no setting with a healthy run has a value of {column}: see problems and verdicts."
             )
-        datasets = sorted({best.runs[0].dataset for best in ranked})
-        accuracies = [LINEAR, *charts()[ACCURACY]]
-        if len(datasets) > 1 and column in [accuracy.name for accuracy in accuracies]:
-            raise UserError(
-                f"{column} cannot be compared between data sets ({join_first(datasets)}): choose "
-                f"one, such as dataset={datasets[0]!r}."
-            )
         ranked.sort(key=lambda best: best.mean, reverse=not smallest)
-        if len(ranked) == 1:
-            return ranked[0]
-        return replace(ranked[0], next=ranked[1])
+        best, *others = ranked
+        if others:
+            best = replace(best, next=others[0])
+        return best
 
     @property
     def plot(self) -> Figures:
@@ -165,9 +157,8 @@ class Sweep:
         return Figures(self._runs)
 
     def __repr__(self) -> str:
-        settings = len(started_groups(self._runs))
-        folders = ", ".join(map(str, self.folders))
-        return f"<Sweep: {len(self._runs)} runs, {settings} settings; in {folders}>"
+        groups = started_groups(self._runs)
+        return f"<Sweep: {len(self._runs)} runs, {len(groups)} settings>"
 
 
 def _setting(group: Group) -> dict[str, Any]:
