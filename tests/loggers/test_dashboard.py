@@ -17,30 +17,17 @@ def view():
     return built._to_model().model_dump(by_alias=True)["spec"]["section"]
 
 
-def panels(view, section):
-    for part in view["panelBankConfig"]["sections"]:
-        if part["name"] == section:
-            return [panel["config"] for panel in part["panels"]]
-    raise LookupError(section)
-
-
-def test_all_charts_are_drawn_over_epochs(view):
+def test_all_charts_are_drawn_over_epochs_and_final_values_against_p(view):
+    over_epochs, against_p = view["panelBankConfig"]["sections"][:2]
     names = set()
-    for curve in panels(view, "Over epochs"):
-        assert curve["xAxis"] == "epoch"
-        names |= set(curve["metrics"])
+    for panel in over_epochs["panels"]:
+        assert panel["config"]["xAxis"] == "epoch"
+        names.update(panel["config"]["metrics"])
     assert names == {column.name for column in COLUMNS.values() if column.chart}
-
-
-def test_final_values_are_drawn_against_p(view):
-    points = panels(view, "Against p")
-    for point, column in zip(points, compared(), strict=True):
-        assert point["xAxis"] == "config:p.value"
-        assert point["yAxis"] == f"summary:{column.name}"
-
-
-def test_wandb_adds_panels_for_all_other_values(view):
-    assert view["settings"]["shouldAutoGeneratePanels"]
+    for panel, column in zip(against_p["panels"], compared(), strict=True):
+        assert panel["config"]["xAxis"] == "config:p.value"
+        assert panel["config"]["yAxis"] == f"summary:{column.name}"
+    assert view["settings"]["shouldAutoGeneratePanels"]  # for all other values
 
 
 def test_a_sweep_is_selected_by_the_key_that_its_runs_log(view):
