@@ -10,7 +10,6 @@ import matplotlib
 import numpy as np
 import pytest
 from conftest import ROOT
-from matplotlib.figure import Figure
 from support import report_pages
 
 import rdm_solo
@@ -22,22 +21,28 @@ SEEDS = {-0.5: (80.0, 84.0, 91.0), -0.3: (95.0, 93.0)}  # accuracies by exponent
 
 def write(folder: Path, p=-0.5, seed=0, epochs=4, knn=50.0, spread=0.9) -> Path:
     """Write the first epochs of a run of four, with that accuracy from the second one on."""
-    columns = {"val/knn_acc1": ["", *[knn] * (epochs - 1)], "feature/spread": [spread] * epochs}
+    accuracies = [knn] * epochs
+    accuracies[0] = ""
+    columns = {
+        "val/knn_acc1": accuracies,
+        "feature/spread": [spread] * epochs,
+    }
     return report_pages.write(folder, p, seed, epochs, columns, max_epochs=4)
 
 
 def summarise(folder: Path, **entries: object) -> None:
-    (folder / "summary.json").write_text(json.dumps({"format": 2, **entries}))
+    (folder / "summary.json").write_text(json.dumps(entries))
 
 
-def evaluate(folder: Path, kind: str, *top1: float, epochs: int = 100) -> None:
-    entries = [
-        {"seed": seed, "top1": value, "top5": 99.0, "protocol": {"epochs": epochs}}
-        for seed, value in enumerate(top1)
-    ]
-    path = folder / "linear.json"
-    kinds = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**kinds, kind: entries}))
+def evaluate(folder: Path, epochs: int = 100, **kinds: list[float]) -> None:
+    """Write linear evaluations: accuracies of classifiers with several seeds, by kind."""
+    records = {}
+    for kind, accuracies in kinds.items():
+        records[kind] = []
+        for seed, top1 in enumerate(accuracies):
+            record = {"seed": seed, "top1": top1, "protocol": {"epochs": epochs}}
+            records[kind].append(record)
+    (folder / "linear.json").write_text(json.dumps(records))
 
 
 @pytest.fixture
@@ -51,37 +56,35 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
     """Two settings of three and two seeds; a run that is behind, and one that diverged."""
+    folder = tmp_path / "sweep"
     for p, accuracies in SEEDS.items():
         for seed, knn in enumerate(accuracies):
-            summarise(write(tmp_path / "sweep" / f"{p}_{seed}", p, seed, knn=knn))
-    write(tmp_path / "sweep" / "behind", -0.3, 7, epochs=2, knn=10.0)
-    diverged = write(tmp_path / "sweep" / "diverged", -0.3, 8, epochs=3, knn=99.0)
+            write(folder / f"{p}_{seed}", p, seed, knn=knn)
+    write(folder / "behind", -0.3, 7, epochs=2, knn=10.0)
+    diverged = write(folder / "diverged", -0.3, 8, epochs=3, knn=99.0)
     summarise(diverged, diverged={"epoch": 4})
-    return tmp_path / "sweep"
+    return folder
 
 
-def state(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-        for path in sorted(folder.rglob("*"))
-    }
+def state(folder: Path) -> dict[Path, int]:
+    """Return when each file and folder was last written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 def test_a_run_has_what_its_folder_has(folder):
     before = state(folder)
     run = rdm_solo.Run(folder)
-    assert (run.method, run.filter, run.p, run.seed) == ("simsiam", "target_pow", -0.5, 0)
-    assert (run.config["batch_size"], run.summary["seconds"]) == (64, 3.0)
-    assert run.metrics["epoch"].tolist() == [1, 2, 3, 4]
+    assert (run.method, run.filter) == ("simsiam", "target_pow")
+    assert (run.p, run.seed) == (-0.5, 0)
+    assert run.config["batch_size"] == 64
     assert run.metrics["val/knn_acc1"].isna().tolist() == [True, False, False, False]
     assert run.last("val/knn_acc1") == 50.0
     assert run.warnings.to_dict("records") == run.summary["warnings"]
     assert run.verdicts["answer"][0].startswith("yes")
     assert run.spectra["lam_online"].shape == (4, 8)
     assert run.spectrum(2)["epoch"] == 2
-    np.testing.assert_array_equal(run.spectrum()["lam_target"], run.spectra["lam_target"][-1])
-    for part in ("SimSiam", "4 of 4 epochs", "warnings: 1", str(folder)):
-        assert part in repr(run)
+    assert run.spectrum()["epoch"] == 4
+    assert "4 of 4 epochs; warnings: 1" in repr(run)
     assert state(folder) == before
 
 
@@ -92,27 +95,25 @@ def test_what_is_no_run_or_no_sweep_is_refused(folder, sweep, tmp_path):
     with pytest.raises(UserError, match="sweep"):
         rdm_solo.Run(sweep)
     assert len(rdm_solo.Sweep(folder, sweep).runs) == 8
-    with pytest.raises(UserError, match="no spectra of epoch 9"):
-        rdm_solo.Run(folder).spectrum(9)
-    for column in (rdm_solo.Run(folder).last, rdm_solo.Sweep(sweep).best):
+    for read in (rdm_solo.Run(folder).last, rdm_solo.Sweep(sweep).best):
         with pytest.raises(UserError, match="did you mean 'val/knn_acc1'"):
-            column("val/knn_acc")
+            read("val/knn_acc")
 
 
 def test_settings_count_the_whole_runs(sweep):
     runs = rdm_solo.Sweep(sweep)
     assert "7 runs, 2 settings" in repr(runs)
     settings = runs.settings.set_index("p")
+    assert settings["runs"].to_dict() == {-0.5: 3, -0.3: 4}
+    assert set(settings["epochs"]) == {4}
     for p, values in SEEDS.items():
         row = settings.loc[p]
-        assert (row["runs"], row["epochs"]) == ({-0.5: 3, -0.3: 4}[p], 4)
         assert row["val/knn_acc1"] == pytest.approx(np.mean(values))
         assert row["val/knn_acc1 sd"] == pytest.approx(np.std(values, ddof=1))
         assert row["val/knn_acc1 n"] == len(values)
-    assert len(runs.table) == 7
     table = runs.table.set_index("seed")
-    assert (table["epochs"][7], table["val/knn_acc1"][7]) == (2, 10.0)
-    assert (table["epochs"][8], table["diverged"][8]) == (3, 4)
+    assert table["val/knn_acc1"][7] == 10.0
+    assert table["diverged"][8] == 4
     assert any("diverged in epoch 4" in sentence for sentence in runs.problems)
     assert "1 of 3" in runs.verdicts["answer"][0], "the diverged run is judged, that behind is not"
 
@@ -120,11 +121,10 @@ def test_settings_count_the_whole_runs(sweep):
 def test_the_best_setting_comes_with_its_spread(sweep):
     runs = rdm_solo.Sweep(sweep)
     best = runs.best("val/knn_acc1")
-    assert (best.mean, best.n, best.next.n) == (94.0, 2, 3)
+    assert (best.mean, best.n) == (94.0, 2)
     assert best.sd == pytest.approx(np.std(SEEDS[-0.3], ddof=1))
-    assert {run.seed for run in best.runs} == {0, 1}
-    assert best.next.mean == pytest.approx(np.mean(SEEDS[-0.5]))
-    assert "mean=94.0" in repr(best)
+    assert [run.seed for run in best.runs] == [0, 1]
+    assert (best.next.mean, best.next.n) == (85.0, 3)
     assert runs.best("val/knn_acc1", smallest=True).mean == 85.0
     with pytest.raises(UserError, match="a value of linear/top1"):
         runs.best("linear/top1")
@@ -133,39 +133,38 @@ def test_the_best_setting_comes_with_its_spread(sweep):
 def test_linear_accuracies_of_one_protocol_are_compared(folder, sweep):
     run = rdm_solo.Run(folder)
     assert np.isnan(run.last("linear/top1"))
-    evaluate(folder, "cached", 10.0)
-    evaluate(folder, "protocol", 70.0, 72.0)
+    evaluate(folder, cached=[10.0], protocol=[70.0, 72.0])
     assert run.reload().last("linear/top1") == 71.0
-    for i, name in enumerate(["-0.5_0", "-0.5_1", "-0.3_0"]):
-        evaluate(sweep / name, "cached", 70.0 + i)
-    evaluate(sweep / "-0.5_2", "protocol", 10.0)
-    evaluate(sweep / "-0.3_1", "cached", 99.0, epochs=10)
+    evaluate(sweep / "-0.5_0", cached=[70.0])
+    evaluate(sweep / "-0.5_1", cached=[71.0])
+    evaluate(sweep / "-0.3_0", cached=[72.0])
+    evaluate(sweep / "-0.5_2", protocol=[10.0])
+    evaluate(sweep / "-0.3_1", epochs=10, cached=[99.0])
     runs = rdm_solo.Sweep(sweep)
     best = runs.best("linear/top1")
-    assert (best.mean, best.n, best.next.mean, best.next.n) == (72.0, 1, 70.5, 2)
-    assert runs.settings.set_index("p")["linear/top1"].to_dict() == {-0.5: 70.5, -0.3: 72.0}
+    assert (best.mean, best.n) == (72.0, 1)
+    assert (best.next.mean, best.next.n) == (70.5, 2)
+    assert runs.settings["linear/top1"].tolist() == [72.0, 70.5]
     assert runs.table["linear/top1"].notna().sum() == 3
     assert best.next.runs[2].linear["top1"].tolist() == [10.0], "the run itself keeps them"
 
 
 def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
-    for path in [*sweep.glob("-0.3_*"), sweep / "behind", sweep / "diverged"]:
-        config = path / ".hydra" / "config.yaml"
-        config.write_text(config.read_text().replace("digits", "cifar10"))
+    for path in sweep.glob("-0.5_*/.hydra/config.yaml"):
+        path.write_text(path.read_text().replace("digits", "cifar10"))
     runs = rdm_solo.Sweep(sweep)
     with pytest.raises(UserError, match="cifar10; digits"):
         runs.best("val/knn_acc1")
-    for name, mean in (("digits", 85.0), ("cifar10", 94.0)):
-        best = runs.best("val/knn_acc1", dataset=name)
-        assert (best.mean, best.next) == (mean, None)
+    best = runs.best("val/knn_acc1", dataset="cifar10")
+    assert (best.mean, best.next) == (85.0, None)
     assert runs.best("erank/gap").next is not None
 
 
 def test_a_setting_without_a_healthy_run_is_not_the_best(sweep):
+    for folder in sweep.glob("-0.3_*"):
+        shutil.rmtree(folder)
     shutil.rmtree(sweep / "behind")
-    summarise(sweep / "-0.3_0", diverged={"epoch": 5})
-    shutil.rmtree(sweep / "-0.3_1")
-    write(sweep / "-0.3_1", -0.3, 1, knn=93.0, spread=0.001)  # collapsed
+    write(sweep / "collapsed", -0.3, 1, knn=93.0, spread=0.001)
     assert rdm_solo.Sweep(sweep).best("val/knn_acc1").mean == 85.0
 
 
@@ -174,19 +173,18 @@ def test_a_figure_is_returned_and_nothing_else_changes(folder, sweep):
     with matplotlib.rc_context({"font.size": 30.0, "mathtext.fontset": "cm"}):
         settings = dict(matplotlib.rcParams)
         plot = rdm_solo.Run(folder).plot
-        figures = [plot.effective_rank(), plot.spectra(), plot.epoch(1), plot.losses()]
-        figures.append(rdm_solo.Sweep(sweep).plot.sweep())
-        pictures = [figure._repr_png_() for figure in figures]
+        picture = plot.spectra()._repr_png_()
+        for figure in (plot.epoch(1), rdm_solo.Sweep(sweep).plot.sweep()):
+            assert figure._repr_png_().startswith(b"\x89PNG")
         assert dict(matplotlib.rcParams) == settings
-    assert all(isinstance(figure, Figure) for figure in figures)
-    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
-    assert plot.spectra()._repr_png_() == pictures[1], "whatever the user's own style is"
+    assert plot.spectra()._repr_png_() == picture, "whatever the user's own style is"
     assert state(folder) == before
     with pytest.raises(UserError):
         plot.symmetric()
-    for name in ("effective_rank", "spectra", "epoch", "losses"):
-        assert name in dir(plot)
-        assert getattr(plot, name).__doc__
+    with pytest.raises(AttributeError, match="spectra"):
+        _ = plot.spectrum
+    assert {"spectra", "epoch"} <= set(dir(plot))
+    assert plot.spectra.__doc__
 
 
 @pytest.mark.process
@@ -204,6 +202,4 @@ assert "matplotlib.pyplot" not in sys.modules
 import rdm_solo.report, rdm_solo.theory, torch
 rdm_solo.Watch(sys.argv[1] + "/watched", {"projector": torch.nn.Linear(2, 2)}).close()
 """
-    arguments = [sys.executable, "-c", code, str(folder)]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=ROOT)
