@@ -13,12 +13,12 @@ workspaces = pytest.importorskip("wandb_workspaces.workspaces")
 
 @pytest.fixture(scope="module")
 def view():
-    built = workspace.build("mine", "us", sweep="ps")
-    return built._to_model().model_dump(by_alias=True)["spec"]["section"]
+    model = workspace.build("mine", "us", sweep="ps")._to_model()
+    return model.model_dump(by_alias=True)["spec"]["section"]
 
 
 def test_all_charts_are_drawn_over_epochs_and_final_values_against_p(view):
-    over_epochs, against_p = view["panelBankConfig"]["sections"][:2]
+    over_epochs, against_p, *_ = view["panelBankConfig"]["sections"]
     names = set()
     for panel in over_epochs["panels"]:
         assert panel["config"]["xAxis"] == "epoch"
@@ -38,16 +38,13 @@ def test_a_sweep_is_selected_by_the_key_that_its_runs_log(view):
 
 
 def test_the_command_saves_the_workspace_and_prints_its_address(monkeypatch, capsys):
-    saved = []
+    def save(view):
+        return SimpleNamespace(url=f"{view.entity}/{view.project}: {view.name}")
 
-    def save(workspace):
-        saved.append((workspace.entity, workspace.project, workspace.name))
-        return SimpleNamespace(url="https://wandb.ai/us/mine?nw=1")
-
+    arguments = ["--project", "mine", "--entity", "us", "--sweep", "ps"]
     monkeypatch.setattr(workspaces.Workspace, "save", save)
-    workspace.main(["--project", "mine", "--entity", "us", "--sweep", "ps"])
-    assert saved == [("us", "mine", f"{workspace.NAME}, ps")]
-    assert capsys.readouterr().out == "https://wandb.ai/us/mine?nw=1\n"
+    workspace.main(arguments)
+    assert capsys.readouterr().out == f"us/mine: {workspace.NAME}, ps\n"
     monkeypatch.setattr(workspaces.Workspace, "save", lambda _: 1 / 0)
     with pytest.raises(UserError, match="login"):
-        workspace.main(["--project", "mine", "--entity", "us"])
+        workspace.main(arguments)

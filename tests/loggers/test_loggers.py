@@ -20,7 +20,12 @@ from rdm_solo.runs.columns import COLUMNS
 wandb = pytest.importorskip("wandb")
 pytest.importorskip("tensorboard")
 
-BOTH = [*SMALL, "logger=[tensorboard,wandb]", "logger.wandb.offline=true", "seed=4"]
+BOTH = [
+    *SMALL,
+    "logger=[tensorboard,wandb]",
+    "logger.wandb.offline=true",
+    "seed=4",
+]
 
 # The names that every logger uses.
 NAMES = COLUMNS.keys() - {"epoch", "erank/logits", "train/loss_share", "rate/slope"}
@@ -30,7 +35,12 @@ NAMES = COLUMNS.keys() - {"epoch", "erank/logits", "train/loss_share", "rate/slo
 def folder(tmp_path_factory) -> Path:
     """Train two epochs of a run, resume it after a kill, and add a probe's scalar."""
     folder = tmp_path_factory.mktemp("run")
-    options = [*BOTH, "filter=target_pow", "pictures.every_n_epochs=1", "max_epochs=3"]
+    options = [
+        *BOTH,
+        "filter=target_pow",
+        "pictures.every_n_epochs=1",
+        "max_epochs=3",
+    ]
     with pytest.raises(RuntimeError, match="killed"):
         run(folder, *options, callbacks=[CutInEpoch(3)])
     run(folder, *options)
@@ -72,7 +82,8 @@ def test_tensorboard_holds_pictures_and_histograms(folder, reader):
     assert pictures[0].encoded_image_string.startswith(b"\x89PNG")
     arrays, _ = spectra_files.read(folder)
     lam = arrays["lam_target"][-1]
-    last = reader.Histograms("spectra/log10_target")[-1].histogram_value
+    histograms = reader.Histograms("spectra/log10_target")
+    last = histograms[-1].histogram_value
     assert last.num == (lam > 0).sum()
     assert last.max == pytest.approx(np.log10(lam.max()))
 
@@ -94,20 +105,23 @@ def test_a_restart_hides_the_steps_that_it_repeats(tmp_path):
         for step in range(start, start + 5):
             logger.log_metrics({"start": start}, step)
         logger.finalize("failed")
-    logged = events(tmp_path / "tensorboard")["start"]
-    assert logged == [(0, 0), (1, 0), (2, 0), *[(step, 3) for step in range(3, 8)]]
+    steps, values = zip(*events(tmp_path / "tensorboard")["start"])
+    assert list(steps) == list(range(8))
+    assert values == (0, 0, 0, 3, 3, 3, 3, 3)
 
 
 def history(starts: Sequence[WandbFile], name: str, column: str = "") -> list[Any]:
     """Return the values of a name in W&B's history, or what a column has beside them."""
     values = []
     for start in starts:
-        values += [row[column or name] for row in start.rows if name in row]
+        for row in start.rows:
+            if name in row:
+                values.append(row[column or name])
     return values
 
 
 @pytest.fixture(scope="module")
-def starts(folder) -> list[WandbFile]:
+def starts(folder):
     return wandb_files(folder)
 
 
@@ -116,10 +130,13 @@ def test_all_starts_are_one_run_of_wandb(folder, starts):
     for start, exit_code in zip(starts, [1, 0, 0], strict=True):
         assert start.run["run_id"] == records["wandb"]["id"]
         assert start.exit_code == exit_code
-    run, config = starts[0].run, starts[0].config
-    assert run["project"] == "rdm_solo"
-    assert run["group"] == "synthetic-simsiam-target_pow-p=-0.5"
-    assert run["display_name"] == "simsiam-target_pow-p=-0.5-seed=4"
+    assert starts[0].run == {
+        "run_id": records["wandb"]["id"],
+        "project": "rdm_solo",
+        "group": "synthetic-simsiam-target_pow-p=-0.5",
+        "display_name": "simsiam-target_pow-p=-0.5-seed=4",
+    }
+    config = starts[0].config
     assert config["method"]["name"] == "simsiam"
     assert config["derived"]["lr"] == 0.5 * 16 / 256
 
@@ -145,12 +162,14 @@ def test_a_server_that_cannot_be_used_leaves_the_run_offline(tmp_path, monkeypat
             self.send_error(404)
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Refusal)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     wandb.teardown()
     info = loggers.RunInfo(tmp_path, "a", "b", {"p": 1.0}, {"sweep_folder": "ps"})
-    (logger,) = loggers.open_all(configure("logger=wandb").logger, info)
+    config = configure("logger=wandb")
+    (logger,) = loggers.open_all(config.logger, info)
     logger.log_metrics({"erank/gap": 4.5}, step=0)
     logger.finalize("success")
     files = wandb_files(tmp_path)  # offline-run-*, and what the failed start left
@@ -163,7 +182,8 @@ def test_a_server_that_cannot_be_used_leaves_the_run_offline(tmp_path, monkeypat
 
 def test_an_error_of_wandb_does_not_end_the_run(tmp_path, monkeypatch, caplog):
     info = loggers.RunInfo(tmp_path, "a", "b", {}, {})
-    (logger,) = loggers.open_all(configure(*BOTH, "logger=wandb").logger, info)
+    config = configure(*BOTH, "logger=wandb")
+    (logger,) = loggers.open_all(config.logger, info)
     monkeypatch.setattr(logger.experiment, "log", lambda *_: 1 / 0)
     for step in range(2):
         logger.log_metrics({"erank/gap": 4.5}, step)
@@ -173,6 +193,6 @@ def test_an_error_of_wandb_does_not_end_the_run(tmp_path, monkeypatch, caplog):
 
 def test_a_logger_that_fails_to_append_is_a_warning(tmp_path, caplog):
     (tmp_path / "tensorboard").write_text("a file where the folder should be")
-    (tmp_path / "loggers.json").write_text(json.dumps({"tensorboard": {}, "unknown": {}}))
+    (tmp_path / "loggers.json").write_text('{"tensorboard": {}, "unknown": {}}')
     assert loggers.append(tmp_path, {"linear/top1": 1.0}, step=0) == []
     assert "linear/top1 could not be logged to tensorboard" in caplog.text
