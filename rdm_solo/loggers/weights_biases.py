@@ -22,8 +22,6 @@ from rdm_solo.runs.files import SUMMARY
 
 log = logging.getLogger("rdm_solo")
 
-INIT_TIMEOUT = 20.0  # seconds; W&B's default is 90
-FINISH_TIMEOUT = 60.0  # seconds to wait for uploads when the run ends
 INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")  # passed from the record
 
 
@@ -36,8 +34,8 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
         options = {name: record[name] for name in INIT_OPTIONS}
         options["settings"] = wandb.Settings(
-            init_timeout=INIT_TIMEOUT,
-            finish_timeout=FINISH_TIMEOUT,
+            init_timeout=20.0,  # seconds; W&B's default is 90
+            finish_timeout=60.0,  # seconds to wait for uploads when the run ends
         )
         if record["offline"]:
             options["mode"] = "offline"

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import wandb
 
     try:
-        entity = options.entity or wandb.Api(timeout=20).default_entity
+        entity = options.entity or wandb.Api().default_entity
         print(build(options.project, str(entity), options.sweep).save().url)
     except Exception as error:  # a service or its client can raise anything
         raise UserError(
