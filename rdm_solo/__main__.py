@@ -1,5 +1,6 @@
 """The entry point of ``python -m rdm_solo COMMAND ...`` and of the script ``rdm-solo``."""
 
+import os
 import runpy
 import sys
 
@@ -23,7 +24,7 @@ def main() -> None:
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         # The user's own modules, after all installed ones.
-        sys.path.append(terminal.working_directory())
+        sys.path.append(os.getcwd())
         runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
     elif name in ("-h", "--help"):
         print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")

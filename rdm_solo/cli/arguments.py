@@ -5,7 +5,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from rdm_solo.cli.config_files import config_folder, dotted
 from rdm_solo.cli.resolvers import register_resolvers
@@ -22,11 +22,9 @@ OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
 def command(job: Callable[[Any], Any], config: str, argv: Sequence[str]) -> None:
     """Run a command: call the job with its config, or with each config of a sweep."""
     with errors_without_traceback():
-        check_installed("this command", *(["hydra"] if config == "preview" else TRAINING))
+        packages = ["hydra"] if config == "preview" else TRAINING
+        check_installed("this command", *packages)
         log_to_terminal()
-        argv = list(argv)
-        if argv and not argv[0].startswith("-") and "=" not in argv[0]:
-            argv[0] = f"run={argv[0]}"
         if uses_hydra_flag(argv, config):
             with hydra_errors_as_user_errors(config, argv):
                 run_hydra(job, config, argv)
@@ -84,16 +82,12 @@ def _parse(argv: Sequence[str], config: str) -> Any:
     """Return Hydra's parsed arguments."""
     from hydra._internal.utils import get_args_parser
 
-    def refuse(message: str) -> NoReturn:
-        raise UserError(f"{message}; options are written NAME=VALUE and stand after -m")
-
     argv = quote(argv, config)
     if "all" in argv and "--help" in argv:
-        argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
-        argv.sort(key="--help".__eq__)  # Hydra takes options only before it
-    parser: Any = get_args_parser()
-    parser.error = refuse
-    return parser.parse_args(argv)
+        argv.remove("all")
+        argv.remove("--help")  # Hydra takes options only before it
+        argv += ["hydra.help.template=${hydra.help.footer}", "--help"]
+    return get_args_parser().parse_args(argv)
 
 
 def in_quotes(text: object) -> str:
@@ -110,7 +104,7 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     """Quote values with ``=``, which Hydra cannot parse; add ``++`` to keys of ``OPEN_GROUPS``.
 
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
-    ['-m', "run='a/0_p=-0.5',b"]
+    ['-m', "run='a/0_p=-0.5','b'"]
     """
     is_sweep = "-m" in argv or "--multirun" in argv
     group = OPEN_GROUPS.get(config)
@@ -118,11 +112,11 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     arguments = []
     for argument in argv:
         name, _, value = argument.partition("=")
-        needs_quotes = "=" in value and value[0] not in "'\"[{"
-        if needs_quotes and not argument.startswith("-"):
-            values = value.split(",") if is_sweep else [value]
-            values = [in_quotes(value) if "=" in value else value for value in values]
-            argument = f"{name}={','.join(values)}"
+        if "=" in value and value[0] not in "'\"[{" and not argument.startswith("-"):
+            values = [value]
+            if is_sweep:
+                values = value.split(",")
+            argument = f"{name}={','.join(map(in_quotes, values))}"
         if name.startswith(f"{group}.") and not has_choice:
             argument = f"++{argument}"
         arguments.append(argument)
@@ -147,10 +141,10 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     if getattr(error, "options", None):
         return _unknown_choice(error)
     unknown_key = re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text)
-    if unknown_key:
-        choices = [override for override in overrides if _is_choice(override)]
-        if choices != list(overrides):  # else a config file overrides what it should not
-            return _unknown_key(unknown_key[1], config, choices)
+    choices = [override for override in overrides if _is_choice(override)]
+    # If all arguments are choices, a config file overrides what it should not.
+    if unknown_key and choices != list(overrides):
+        return _unknown_key(unknown_key[1], config, choices)
     argument = getattr(error, "override", "")
     if argument:
         return f"cannot read the argument {argument!r}: {text}"
@@ -161,7 +155,7 @@ def _unknown_choice(error: Any) -> str:
     """Return the message for an unknown option of a group, such as ``filter=target``."""
     ((group, choice),) = re.findall("((?:hydra/)?[^/]*)/(.*)", error.missing_cfg_file)
     plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_launcher"
-    if group == "hydra/launcher" and plugin in EXTRAS:
+    if plugin in EXTRAS:
         check_installed(f"{group}={choice}", plugin)
     options = list(error.options)
     for path in (config_folder() / group).glob("*/*.yaml"):
@@ -180,15 +174,14 @@ def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
     """Return the message for an option that does not exist with these choices of groups."""
     from omegaconf import OmegaConf
 
-    cfg: Any = compose(config, choices, with_hydra=True)
-    is_hydra_key = key.startswith("hydra")
+    cfg: Any = compose(config, choices, with_hydra=key.startswith("hydra."))
     keys_by_leaf: dict[str, str] = {}
     for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False)):
-        if name.startswith("hydra") == is_hydra_key:
-            keys_by_leaf.setdefault(name.rpartition(".")[2], name)
+        keys_by_leaf.setdefault(name.rpartition(".")[2], name)
 
-    close = difflib.get_close_matches(key.rpartition(".")[2], keys_by_leaf, n=1)
-    hint = f"; did you mean {keys_by_leaf[close[0]]!r}?" if close else "; --help all lists them"
+    hint = "; --help all lists them"
+    for leaf in difflib.get_close_matches(key.rpartition(".")[2], keys_by_leaf, n=1):
+        hint = f"; did you mean {keys_by_leaf[leaf]!r}?"
     if key.startswith("trainer."):
         hint += f" (other Trainer arguments are passed as ++{key}=...)"
     return f"there is no option {key!r}{hint}"

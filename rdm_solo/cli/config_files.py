@@ -8,8 +8,9 @@ from typing import Any
 def config_folder() -> Path:
     """Return ``conf/``: inside the package when installed, or next to it in a checkout."""
     package = Path(__file__).resolve().parent.parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
+    if (package / "conf").is_dir():
+        return package / "conf"
+    return package.parent / "conf"
 
 
 def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -22,7 +23,7 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_section(value: Any) -> bool:
-    """Return whether a config value contains options."""
+    """Return whether a config value contains options: a mapping, or a list of mappings."""
     if isinstance(value, list):
-        return any(is_section(item) for item in value if isinstance(item, dict))
+        return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict) and bool(value)

@@ -2,13 +2,12 @@
 
 import contextlib
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import NoReturn
 
-from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.errors import UserError
 
 IRRELEVANT_WARNINGS = (
     # Lightning's advice on any machine with SLURM.
@@ -44,29 +43,12 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def working_directory() -> str:
-    """Return the working directory; fail if it was deleted."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        fail("the working directory was deleted: change to another folder.")
-
-
 @contextlib.contextmanager
 def errors_without_traceback() -> Iterator[None]:
     """Exit without a traceback on Ctrl-C and on errors that the user can fix."""
-    working_directory()
     try:
         yield
     except UserError as error:
         fail(str(error))
-    except RuntimeError as error:
-        # torch's handler of SIGCHLD raises this, so it can interrupt any line.
-        if not str(error).startswith("DataLoader worker"):
-            raise
-        fail(
-            f"{first_line(error)} Too little memory is the likeliest cause: resume the run with a "
-            "lower dataset.workers."
-        )
     except KeyboardInterrupt:
         raise SystemExit(130) from None

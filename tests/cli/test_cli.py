@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import rdm_solo.__main__
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.ground.errors import UserError
 
@@ -101,18 +100,3 @@ def test_paths_with_special_characters_are_read_as_passed(path, jobs):
 def test_ctrl_c_exits_with_the_status_that_shells_report():
     with pytest.raises(SystemExit, match="130"), terminal.errors_without_traceback():
         raise KeyboardInterrupt
-
-
-def test_a_deleted_working_directory_is_named(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "deleted"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train"])
-    with pytest.raises(SystemExit), terminal.errors_without_traceback():
-        pass
-    with pytest.raises(SystemExit, match="2"):
-        rdm_solo.__main__.main()
-    monkeypatch.chdir(tmp_path)
-    sentence = "error: the working directory was deleted: change to another folder.\n"
-    assert capsys.readouterr().err == 2 * sentence
