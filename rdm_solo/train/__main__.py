@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.cli import arguments, terminal
+from rdm_solo.cli import arguments, resolvers, terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.runs.files import make_results_folder
-from rdm_solo.train import checks, processes
+from rdm_solo.train import checks, processes, resume, sweep
 
 log = logging.getLogger("rdm_solo")
 
@@ -21,29 +21,24 @@ def main() -> None:
     processes.exit_with_parent()
     with terminal.errors_without_traceback():
         check_installed("this command", *TRAINING)
-        argv = sys.argv[1:]
-        if any(option.startswith("resume=") for option in argv):
-            from rdm_solo.train import resume
-
-            argv = resume.expand(argv)
+        argv = resume.expand(sys.argv[1:])
         if not arguments.uses_hydra_flag(argv):
             _start_run(argv)
             return
         with arguments.hydra_errors_as_user_errors("config", argv):
-            if {"-m", "--multirun"}.isdisjoint(argv):  # --help, --cfg and so on
-                arguments.run_hydra(_train, "config", argv)
-            else:
-                from rdm_solo.train import sweep
-
+            if "-m" in argv or "--multirun" in argv:
                 sweep.check_all(argv)
                 arguments.run_hydra(sweep.run_command, "config", sweep.with_folder(argv))
+            else:  # --help, --cfg and so on
+                arguments.run_hydra(_train, "config", argv)
 
 
 def _start_run(argv: Sequence[str]) -> None:
     """Check the config, then start one run as a Hydra app in the folder ``hydra.run.dir``.
 
-    The config is composed twice, because Hydra makes the folder before it calls the job, and a
-    refused command must leave no folder behind.
+    ``compose`` and ``run_hydra`` both read ``conf/config.yaml`` with the options in ``argv``, and
+    ``run_hydra`` calls :func:`_train` with the result. The config is composed twice, because Hydra
+    makes the folder before it calls the job, and a refused command must leave no folder behind.
     """
     has_folder = any(option.startswith("hydra.run.dir=") for option in argv)
     if processes.started_by_torchrun() and not has_folder:
@@ -55,9 +50,8 @@ def _start_run(argv: Sequence[str]) -> None:
     folder = Path(cfg.hydra.run.dir)  # its name may contain the time
     with _removed_if_empty(folder):
         make_results_folder(folder, "another hydra.run.dir")
-        arguments.run_hydra(
-            _train, "config", [*argv, f"hydra.run.dir={arguments.in_quotes(folder)}"]
-        )
+        run_dir = f"hydra.run.dir={arguments.in_quotes(folder)}"
+        arguments.run_hydra(_train, "config", [*argv, run_dir])
 
 
 @contextlib.contextmanager
@@ -80,8 +74,8 @@ def _train(cfg: Any) -> None:
     folder = Path(hydra.runtime.output_dir if hydra.job.chdir else hydra.run.dir)
     with terminal.errors_without_traceback():
         if processes.is_rank_zero():
-            p = "" if cfg.p is None else f", p={cfg.p}"
-            log.info(f"Starting {cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name} ...")
+            setting = f"{cfg.method.name}, {cfg.filter.name}{resolvers.exponent(cfg.p)}"
+            log.info(f"Starting {setting}, {cfg.dataset.name} ...")
         from rdm_solo.train.run import run  # with torch and Lightning: seconds
         from rdm_solo.train.stopping import Stopped
 

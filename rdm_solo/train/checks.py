@@ -22,19 +22,9 @@ ABSENT = object()
 WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
 
 
-def _check_keep(name: str, value: object) -> None:
-    if value != "all":
-        check_integer(name, value, alternative="all")
-
-
 def _check_devices(name: str, value: object) -> None:
     if value not in ("auto", -1) and not OmegaConf.is_list(value):  # -1: Lightning's "all GPUs"
         check_integer(name, value, 1, alternative="a list of GPUs, or auto")
-
-
-def _check_stop(name: str, value: object) -> None:
-    if value != "notes":
-        check_bool(name, value, alternative="notes")
 
 
 # The schema: each option's check and its limits.
@@ -48,7 +38,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "knn.every_n_epochs": (check_integer, 0),
     "knn.temperature": (check_number, 1e-6),
     "checkpoint.every_n_epochs": (check_integer, 1),
-    "checkpoint.keep": (_check_keep,),
+    "checkpoint.keep": (check_integer, 0),
     "checkpoint.best": (check_bool,),
     "diagnostics.max_rows": (check_integer, 1),
     "diagnostics.max_dim": (check_integer, 1),
@@ -83,23 +73,25 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.accelerator": (check_choice, ACCELERATORS),
     "trainer.devices": (_check_devices,),
     "trainer.accumulate_grad_batches": (check_integer, 1),
-    "trainer.num_nodes": (check_integer, 1),
     "trainer.sync_batchnorm": (check_bool,),
     "trainer.gradient_clip_val": (check_number, 0),
     "trainer.enable_progress_bar": (check_bool,),
-    "watch.stop": (_check_stop,),
+    "watch.stop": (check_bool,),
 }
-BOUNDS = {f"watch.{rule.option}": rule for rule in RULES}
-for name, rule in BOUNDS.items():
-    CHECKS[name] = (check_integer if rule.kind == WRONG_WAY else check_number, *rule.limits)
-# Options that may be null.
-NULLABLE = {
-    "threads",
-    "trainer.sync_batchnorm",
-    "trainer.gradient_clip_val",
-    "backbone.kwargs.zero_init_residual",
-    *BOUNDS,
+# A value that an option may have besides those that its check allows.
+ALTERNATIVES: dict[str, str | None] = {
+    "threads": None,
+    "trainer.sync_batchnorm": None,
+    "trainer.gradient_clip_val": None,
+    "backbone.kwargs.zero_init_residual": None,
+    "checkpoint.keep": "all",
+    "watch.stop": "notes",
 }
+for rule in RULES:
+    CHECKS[f"watch.{rule.option}"] = (check_number, *rule.limits)
+    ALTERNATIVES[f"watch.{rule.option}"] = None
+    if rule.kind == WRONG_WAY:  # a number of epochs
+        CHECKS[f"watch.{rule.option}"] = (check_integer, *rule.limits)
 
 
 def check(cfg: DictConfig) -> None:
@@ -111,10 +103,12 @@ def check(cfg: DictConfig) -> None:
             )
     for name, (check_value, *limits) in CHECKS.items():
         value = OmegaConf.select(cfg, name, default=ABSENT)
-        if name in NULLABLE and value is not None and value is not ABSENT:
-            check_value(name, value, *limits, alternative="null")
-        elif name not in NULLABLE and value is not ABSENT:
+        if value is ABSENT:
+            continue
+        if name not in ALTERNATIVES:
             check_value(name, value, *limits)
+        elif value != ALTERNATIVES[name]:
+            check_value(name, value, *limits, alternative=ALTERNATIVES[name] or "null")
     for name in WARM_UPS:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
         if epochs > cfg.max_epochs:

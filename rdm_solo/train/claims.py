@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.ground.distributed import broadcast_object, world_size
-from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
 from rdm_solo.train import processes
@@ -73,15 +72,23 @@ def _lock(
             return
         _record_start(folder, start.epochs, filter_batch)
         saved_config.write(folder, cfg, overrides)
-        with _log_file(folder / LOG):
+        with writing(folder / LOG):
+            handler = logging.FileHandler(folder / LOG, encoding="utf-8")
+        logging.getLogger().addHandler(handler)
+        try:
             yield start
+        finally:
+            logging.getLogger().removeHandler(handler)
+            with contextlib.suppress(OSError):  # the disk may be full
+                handler.close()
 
 
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
     """Return whether this command, with overwrite=true, started the folder's unfinished run."""
     earlier = saved_config.run_config(folder)
-    same = earlier.get("overwrite") and not settings.differences(earlier, cfg)
-    return bool(same) and not _summary(folder).get("finished")
+    if not earlier.get("overwrite") or settings.differences(earlier, cfg):
+        return False
+    return not _summary(folder).get("finished")
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -96,8 +103,9 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     if not (folder / CONFIG).is_file():
         return Start()
     earlier = saved_config.run_config(folder)
-    may_differ = {*MAY_CHANGE, "max_epochs"} if cfg.resume else {*MAY_CHANGE}
-    names = [name for name in settings.differences(earlier, cfg) if name not in may_differ]
+    names = [name for name in settings.differences(earlier, cfg) if name not in MAY_CHANGE]
+    if cfg.resume and "max_epochs" in names:
+        names.remove("max_epochs")
     if names:
         raise ownership.FolderTaken(
             f"{folder} holds a run that differs in {', '.join(names[:3])}: pass another "
@@ -139,34 +147,3 @@ def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
             f"cause in its {LOG}, then start it again."
         )
     ownership.write_owner(folder, **record, stalled=stalled)
-
-
-class _LogFile(logging.FileHandler):
-    """A log file that ends with a warning elsewhere if the disk is full."""
-
-    ended = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not self.ended:
-            super().emit(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            super().handleError(record)
-            return
-        self.ended = True
-        log.warning(f"warning: {self.baseFilename} has no further lines ({first_line(error)})")
-
-
-@contextlib.contextmanager
-def _log_file(path: Path) -> Iterator[None]:
-    with writing(path):
-        handler = _LogFile(path, encoding="utf-8")
-    logging.getLogger().addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(handler)
-        with contextlib.suppress(OSError):  # the disk may be full
-            handler.close()

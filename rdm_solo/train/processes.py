@@ -17,8 +17,10 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 def is_rank_zero() -> bool:
     """Return whether this process has rank 0 in its run."""
-    ranks = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    return next(ranks, "0") == "0"
+    for name in RANK_VARIABLES:
+        if name in os.environ:
+            return os.environ[name] == "0"
+    return True
 
 
 def started_by_torchrun() -> bool:
@@ -58,16 +60,17 @@ def limit_threads(threads: int | None) -> None:
 
 def exit_with_parent() -> None:
     """Kill this process when its parent exits, if a launcher or a sweep started it."""
-    by_launcher = str(os.getppid()) if "LOCAL_RANK" in os.environ else ""
-    parent = os.environ.get(PARENT, by_launcher)
+    parent = os.environ.get(PARENT)
+    if parent is None and "LOCAL_RANK" in os.environ:  # torchrun started this process
+        parent = str(os.getppid())
     os.environ[PARENT] = str(os.getpid())  # for processes that Lightning starts
-    if parent in ("", os.environ[PARENT]):
+    if parent in (None, os.environ[PARENT]):
         return
 
     def wait() -> None:
-        while os.getppid() == int(parent):  # the parent may be dead already
+        while str(os.getppid()) == parent:  # the parent may be dead already
             time.sleep(0.5)
-        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -79,13 +82,14 @@ def connect(trainer: Any) -> None:
     """
     from rdm_solo.ground.lightning import pl  # takes seconds to load
 
-    if trainer.world_size > 1:
-        slurm = pl.plugins.environments.SLURMEnvironment
-        by_srun = isinstance(trainer.strategy.cluster_environment, slurm)
-        if started_by_torchrun():
-            _join_restarted(trainer.strategy.root_device)
-        if started_by_torchrun() or by_srun:
-            trainer.strategy.setup_environment()
+    if trainer.world_size == 1:
+        return
+    strategy = trainer.strategy
+    slurm = pl.plugins.environments.SLURMEnvironment
+    if started_by_torchrun():
+        _join_restarted(strategy.root_device)
+    if started_by_torchrun() or isinstance(strategy.cluster_environment, slurm):
+        strategy.setup_environment()
 
 
 def _join_restarted(device: Any) -> None:
@@ -97,13 +101,15 @@ def _join_restarted(device: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    backend = "gloo"
     if device.type == "cuda":
+        backend = "nccl"
         torch.cuda.set_device(device)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backend,
         store=dist.PrefixStore(f"start {start}", store),  # type: ignore[attr-defined]
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),

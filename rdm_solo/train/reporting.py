@@ -7,12 +7,13 @@ import math
 import os
 import platform
 import shlex
-import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,9 +25,10 @@ from rdm_solo.data.views import Views
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import checkpoints, metrics_file, saved_config
+from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
+from rdm_solo.runs.metrics_file import last_values, read_metrics
 from rdm_solo.train.claims import Start
 from rdm_solo.train.processes import SWEEP_FOLDER
 from rdm_solo.train.training_data import Derived
@@ -54,14 +56,27 @@ def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, star
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
     """Return the run's name, group, hyperparameters and config for its loggers."""
     chosen = ChosenFilter.from_config(cfg)
+    exponent = saved_config.exponent(cfg.p)
     setting = cfg.method.name
     if not chosen.absent:
         setting += f"-{chosen.label}"
-    p, schedule = cfg.p, None
-    if p is not None:
-        setting += f"-p={saved_config.exponent(cfg.p)}"
+    if exponent:
+        setting += f"-p={exponent}"
+    hyperparameters = {
+        "method": cfg.method.name,
+        "filter": chosen.label,
+        "p": cfg.p,
+        "p_schedule": None,
+        "dataset": cfg.dataset.name,
+        "backbone": cfg.backbone.name,
+        "batch": derived.global_batch,
+        "lr": derived.lr,
+        "weight_decay": cfg.optimizer.weight_decay,
+        "epochs": cfg.max_epochs,
+        "seed": cfg.seed,
+    }
     if OmegaConf.is_config(cfg.p):
-        p, schedule = None, saved_config.exponent(cfg.p)
+        hyperparameters |= {"p": None, "p_schedule": exponent}
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     sweep = os.environ.get(SWEEP_FOLDER)
     if sweep:
@@ -70,29 +85,35 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
         folder=folder,
         name=f"{setting}-seed={cfg.seed}",
         group=f"{cfg.dataset.name}-{setting}",
-        hyperparameters={
-            "method": cfg.method.name,
-            "filter": chosen.label,
-            "p": None if p is None else float(p),
-            "p_schedule": schedule,
-            "dataset": cfg.dataset.name,
-            "backbone": cfg.backbone.name,
-            "batch": derived.global_batch,
-            "lr": derived.lr,
-            "weight_decay": cfg.optimizer.weight_decay,
-            "epochs": cfg.max_epochs,
-            "seed": cfg.seed,
-        },
+        hyperparameters=hyperparameters,
         config=config,
         step=start.step,
     )
+
+
+class _WallTime(pl.Callback):
+    """Add up the seconds of a run's starts; a checkpoint has those before it."""
+
+    def __init__(self) -> None:
+        self.earlier = 0.0
+        self.began = perf_counter()
+
+    def seconds(self) -> float:
+        return self.earlier + perf_counter() - self.began
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.earlier = state_dict["seconds"]
 
 
 @contextlib.contextmanager
 def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the run's summary and write it if the body finishes, is stopped, or diverges."""
     summary = dict(settings)
-    started = time.perf_counter()
+    wall_time = _WallTime()
+    trainer.callbacks.append(wall_time)
     error: BaseException | None = None
     try:
         yield summary
@@ -104,34 +125,38 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
     finally:
         has_result = isinstance(error, Diverged) or not isinstance(error, Exception)
         if trainer.is_global_zero and has_result:
-            table = metrics_file.Table({}, {})
+            columns = {}
             if (folder / METRICS).exists():
-                table = metrics_file.read(folder)
-            columns = {name: x.tolist() for name, x in table.columns.items() if len(x)}
-            summary |= metrics_file.last_values(columns)
+                for name, values in read_metrics(folder).items():
+                    if len(values):
+                        columns[name] = values.tolist()
+            summary |= last_values(columns)
             summary |= _outcome(trainer, error)
-            summary["seconds"] = round(time.perf_counter() - started, 2)
+            summary["seconds"] = round(wall_time.seconds(), 2)
             write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-            _report(summary, final_table(columns, table.untrained), folder)
-        stopped = isinstance(error, KeyboardInterrupt)
-        if trainer.is_global_zero and stopped and checkpoints.present(folder):
-            resume = shlex.quote(f"resume={folder}")
-            log.info(f"to resume: rdm-solo train {resume}")
+            _report(summary, final_table(columns), folder)
+            if checkpoints.present(folder) and isinstance(error, KeyboardInterrupt):
+                log.info(f"to resume: rdm-solo train {shlex.quote(f'resume={folder}')}")
 
 
 def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
     """Return a run's warnings, device and versions, and why it stopped."""
+    device = trainer.strategy.root_device
     outcome: dict[str, Any] = {
         "finished": error is None,
         "warnings": [],
-        "stopped": str(error) if isinstance(error, KeyboardInterrupt) else None,
-        "diverged": error.as_dict() if isinstance(error, Diverged) else None,
-        "device": trainer.strategy.root_device.type,
+        "stopped": None,
+        "diverged": None,
+        "device": device.type,
         "processes": trainer.world_size,
         "versions": versions(),
     }
-    if outcome["device"] == "cuda":
-        outcome["device"] = torch.cuda.get_device_name(trainer.strategy.root_device)
+    if isinstance(error, KeyboardInterrupt):
+        outcome["stopped"] = str(error)
+    if isinstance(error, Diverged):
+        outcome["diverged"] = error.as_dict()
+    if device.type == "cuda":
+        outcome["device"] = torch.cuda.get_device_name(device)
     for callback in trainer.callbacks:
         if isinstance(callback, CollapseWatch):
             outcome["warnings"] = callback.alarm.warnings
@@ -165,32 +190,24 @@ def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
         log.info(f"figures and tables on one page: rdm-solo report {page}")
 
 
-def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, float]) -> str:
-    """Format the main columns at up to six epochs as text; epoch 0 is the untrained network.
+def final_table(columns: Mapping[str, list[float]]) -> str:
+    """Format the main columns at up to six epochs as text.
 
-    >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}, {"val/acc1": 20.0}))
-    epoch            0        1        2
-    val/acc1    20.000   50.000        -
+    >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}))
+    epoch            1        2
+    val/acc1    50.000        -
     """
-    if not columns.get("epoch"):
+    if not columns:
         return ""
-    if untrained:
-        columns = {name: [untrained.get(name, math.nan), *x] for name, x in columns.items()}
-        columns["epoch"][0] = 0
-    total = len(columns["epoch"])
-    rows = sorted({0, 1, total // 4, total // 2, 3 * total // 4, total - 1} & {*range(total)})
-    names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
-    width = max(len(name) for name in ("epoch", *names)) + 1
-
-    epochs = [f"{columns['epoch'][row]:>9.0f}" for row in rows]
-    lines = ["epoch".ljust(width) + "".join(epochs)]
-    for name in names:
-        values = columns[name]
-        if any(math.isfinite(value) for value in values):
-            cells = [_cell(values[row]) for row in rows]
-            lines.append(name.ljust(width) + "".join(cells))
+    epochs = columns["epoch"]
+    rows = np.unique(np.linspace(0, len(epochs) - 1, 6, dtype=int))
+    charted = []
+    for name, column in COLUMNS.items():
+        if column.chart and np.isfinite(columns.get(name, math.nan)).any():
+            charted.append(name)
+    width = max(map(len, charted), default=5) + 1
+    lines = ["epoch".ljust(width) + "".join(f"{epochs[row]:>9.0f}" for row in rows)]
+    for name in charted:
+        cells = "".join(f"{columns[name][row]:>9.3f}" for row in rows)
+        lines.append(name.ljust(width) + cells.replace("nan", "  -"))
     return "\n".join(lines)
-
-
-def _cell(value: float) -> str:
-    return f"{value:>9.3f}" if math.isfinite(value) else f"{'-':>9}"

@@ -21,65 +21,71 @@ def expand(argv: Sequence[str]) -> list[str]:
     Options that were passed as well override the recorded options. For a sweep's folder, the whole
     sweep is submitted again: unfinished runs resume and finished runs are left alone.
     """
-    resumes = [option for option in argv if option.startswith("resume=")]
-    if not resumes:
+    folder = _path(argv, "resume=")
+    if folder is None:
         return list(argv)
-    folder = Path(_value(resumes[-1]))
-    passed = []
-    for option in dict.fromkeys(argv):
-        if option.startswith("hydra.run.dir="):  # Lightning adds it for a run's other processes
-            if Path(_value(option)).resolve() != folder.resolve():
-                raise UserError(f"{resumes[-1]} already sets the folder: leave hydra.run.dir out.")
-        elif option not in ("-m", "--multirun") and not option.startswith("resume="):
-            passed.append(option)
+    # Lightning adds the folder to the command of a run's other processes.
+    run_dir = _path(argv, "hydra.run.dir=")
+    if run_dir is not None and run_dir.resolve() != folder.resolve():
+        raise UserError(f"resume={folder} already sets the folder: leave hydra.run.dir out.")
+    removed = ("resume=", "hydra.run.dir=")
+    passed = {}
+    for option in argv:
+        if option not in ("-m", "--multirun") and not option.startswith(removed):
+            passed[_key(option)] = option
 
     if (folder / SWEEP).is_file():
-        return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir={in_quotes(folder.absolute())}"]
+        options = _sweep_options(folder, passed)
+        return ["-m", *options, f"hydra.sweep.dir={in_quotes(folder.absolute())}"]
     if not (folder / OVERRIDES).is_file():
         raise UserError(f"resume={folder} has no {OVERRIDES}; pass the folder of a run.")
-    options = _merged(saved_config.overrides(folder), passed)
-    keys = [_key(option) for option in options]
-    if "max_epochs" in keys and WARM_UP not in keys:  # its default depends on max_epochs
+    merged = _merge(saved_config.overrides(folder), passed)
+    if "max_epochs" in merged and WARM_UP not in merged:  # its default depends on max_epochs
         warm_up = OmegaConf.select(saved_config.run_config(folder), WARM_UP)
-        options.append(f"{WARM_UP}={warm_up}")
+        merged[WARM_UP] = f"{WARM_UP}={warm_up}"
+    options = list(merged.values())
     _check(options, passed)
-    run_dir = f"hydra.run.dir={in_quotes(folder.absolute())}"
-    return [*options, f"resume={in_quotes(folder)}", run_dir]
+    run_dir_option = f"hydra.run.dir={in_quotes(folder.absolute())}"
+    return [*options, f"resume={in_quotes(folder)}", run_dir_option]
 
 
-def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
+def _sweep_options(folder: Path, passed: dict[str, str]) -> list[str]:
     """Return a sweep's options after checking the config of each run."""
     ownership.refuse_links(folder)
     with files.prefix_errors(folder / SWEEP):
         recorded = files.read_yaml(folder, SWEEP)["hydra"]["overrides"]["task"]
-    arguments = _merged(saved_config.plain_overrides(recorded, folder / SWEEP), passed)
-    for options in sweep.runs_of(arguments):
-        _check(options, passed)
-    return arguments
+    merged = _merge(saved_config.plain_overrides(recorded, folder / SWEEP), passed)
+    options = list(merged.values())
+    for run in sweep.runs_of(options):
+        _check(run, passed)
+    return options
 
 
-def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
-    """Merge recorded and passed options; a passed option replaces one with the same key."""
-    options = {_key(option): option for option in (*recorded, *passed)}
-    passed_keys = [_key(option) for option in passed]
-    if "wandb" in options.get("logger", "") and "logger" not in passed_keys:
+def _merge(recorded: Sequence[str], passed: dict[str, str]) -> dict[str, str]:
+    """Return recorded and passed options by key; a passed option replaces the recorded one."""
+    options = {_key(option): option for option in recorded} | passed
+    if "wandb" in options.get("logger", "") and "logger" not in passed:
         # A folder is not trusted to start uploads.
         options.setdefault("logger.wandb.offline", "logger.wandb.offline=true")
-    return list(options.values())
+    return options
 
 
-def _value(option: str) -> str:
-    value = option.partition("=")[2].strip("'\"")
-    return value.replace("\\'", "'")
+def _path(argv: Sequence[str], option: str) -> Path | None:
+    """Return the path that an option sets, without Hydra's quotes; None if it is not passed."""
+    values = [argument for argument in argv if argument.startswith(option)]
+    if not values:
+        return None
+    text = values[-1].removeprefix(option).strip("'\"")
+    return Path(text.replace("\\'", "'"))
 
 
 def _key(option: str) -> str:
     return option.partition("=")[0].lstrip("+~")
 
 
-def _check(options: Sequence[str], passed: Sequence[str]) -> None:
+def _check(options: Sequence[str], passed: dict[str, str]) -> None:
     """Raise UserError for recorded options that are not trusted; passed options are trusted."""
     from rdm_solo.runs import trust
 
     cfg: Any = compose("config", options)
-    trust.check(cfg, list(cfg), [_key(option) for option in passed])
+    trust.check(cfg, list(cfg), list(passed))

@@ -109,10 +109,8 @@ def make_trainer(
         options["accelerator"] = "cpu" if processes.on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
         options["sync_batchnorm"] = world_size > 1 and options["accelerator"] != "cpu"
-    bars = [callback for callback in callbacks if isinstance(callback, pl.callbacks.ProgressBar)]
-    if not options["enable_progress_bar"]:
-        callbacks = [callback for callback in callbacks if callback not in bars]
-    options["enable_progress_bar"] &= bool(bars)  # otherwise Lightning adds its own bar
+    if not options["enable_progress_bar"]:  # Lightning refuses bars then
+        callbacks = [c for c in callbacks if not isinstance(c, pl.callbacks.ProgressBar)]
     plugins: list[Any] = [CheckpointFiles(folder)]
     defaults = {
         "default_root_dir": folder,

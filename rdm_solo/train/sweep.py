@@ -14,10 +14,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rdm_solo import runs
 from rdm_solo.cli.arguments import compose, in_quotes, quote
 from rdm_solo.cli.resolvers import register_resolvers, time_or_job
-from rdm_solo.runs import files, ownership
-from rdm_solo.runs.files import CONFIG, SUMMARY
+from rdm_solo.runs import ownership
+from rdm_solo.runs.files import CONFIG
 from rdm_solo.train import checks
 from rdm_solo.train.processes import PARENT, SWEEP_FOLDER, exit_with_parent
 
@@ -59,8 +60,7 @@ def check_all(argv: Sequence[str]) -> None:
     """
     options = [argument for argument in quote(argv) if not argument.startswith("-")]
     has_flags = len(argv) - len(options) > 1  # besides -m
-    has_sweeper = any("hydra/sweeper" in option for option in options)
-    if has_flags or has_sweeper:
+    if has_flags or any("hydra/sweeper" in option for option in options):
         return
     for overrides in runs_of(options):
         checks.check(compose("config", overrides, with_hydra=True))
@@ -106,25 +106,11 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
     finally:
         status = process.wait()
     if status == 0:
-        return _last_value(folder, metric)
-    _record_failure(folder, reason or f"exit status {status}")
-    return math.nan
-
-
-def _last_value(folder: Path, metric: str) -> float:
-    """Return a finished run's last value of a column of ``metrics.csv``, or NaN."""
-    summary = files.read_object(folder, SUMMARY)
-    value = summary.get("last", {}).get(metric)
-    if value is None:  # not measured in the last epoch
-        value = summary.get("last_measured", {}).get(metric, {}).get("value")
-    return math.nan if value is None else float(value)
-
-
-def _record_failure(folder: Path, reason: str) -> None:
-    """Record why a run failed, unless it got far enough to record it itself."""
-    if not (folder / CONFIG).is_file():
+        return runs.load(folder).last(metric)
+    if not (folder / CONFIG).is_file():  # otherwise the run itself has recorded why it failed
         folder.mkdir(parents=True, exist_ok=True)
-        ownership.record_failure(folder, reason)
+        ownership.record_failure(folder, reason or f"exit status {status}")
+    return math.nan
 
 
 def _arguments(hydra: Any, folder: Path) -> list[str]:
@@ -133,16 +119,12 @@ def _arguments(hydra: Any, folder: Path) -> list[str]:
     for source in hydra.runtime.config_sources:
         if source.provider == "command-line":
             arguments.append(f"--config-dir={source.path}")
-    for option in hydra.overrides.task:
-        if not option.startswith("launcher="):
-            arguments.append(option)
-    for option in hydra.overrides.hydra:
-        if option.startswith(LOGGING):
-            arguments.append(option)
+    arguments += [option for option in hydra.overrides.task if not option.startswith("launcher=")]
+    arguments += [option for option in hydra.overrides.hydra if option.startswith(LOGGING)]
     return [*arguments, f"hydra.run.dir={in_quotes(folder)}"]
 
 
 def _ignore_slurm_signals() -> None:
     """Ignore SLURM's signals before a time limit: submitit handles them in the parent process."""
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

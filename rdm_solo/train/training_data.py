@@ -11,7 +11,6 @@ from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.data import Dataset, Loader, Views, loader
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
-from rdm_solo.ground.values import check_integer
 from rdm_solo.methods.descriptions import method
 from rdm_solo.train.processes import world_size
 
@@ -41,7 +40,6 @@ def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
     largest = len(dataset.train) // world_size(cfg.trainer)
     if cfg.batch_size <= largest:
         return cfg
-    check_integer("batch_size, limited by the number of training images,", largest, 2)
     log.info(f"batch_size={largest} instead of {cfg.batch_size}: the data set has no more images")
     cfg = cfg.copy()
     cfg.batch_size = largest
@@ -92,15 +90,10 @@ def _check_method(cfg: DictConfig, dataset: Dataset, views: Views, batch: int) -
     kwargs = cfg.method.kwargs
     check_kwargs(kwargs)
     queue = kwargs.get("queue_size")
-    if description.queue and queue % batch:
+    if description.queue and queue % batch:  # solo-learn asserts this without a message
         raise UserError(
             f"method.kwargs.queue_size={queue} must be a multiple of the {batch} rows that each "
             "batch adds to it."
-        )
-    if queue and queue < batch:
-        raise UserError(
-            f"method.kwargs.queue_size={queue} must be at least the {batch} rows that each batch "
-            "adds to it."
         )
     if description.labels and not dataset.labelled:
         raise UserError(f"method={description.name} needs labels; {dataset.name} has none.")
