@@ -9,8 +9,9 @@ from hydra.experimental.callback import Callback
 from support.small_runs import SMALL, rows
 
 from rdm_solo import runs
+from rdm_solo.ground.errors import UserError
 
-RUN = [*SMALL, "max_epochs=1", "trainer.enable_progress_bar=false", "hydra.run.dir=run"]
+RUN = [*SMALL, "max_epochs=1", "trainer.enable_progress_bar=false"]
 
 
 class Recorder(Callback):
@@ -25,34 +26,27 @@ class Recorder(Callback):
         self.calls.append(f"end: {job_return.status.name}")
 
 
-def test_the_output_folder_can_be_named_in_an_option(train, tmp_path):
-    out = train(*RUN, "+note=${hydra:runtime.output_dir}/x")
+def test_a_run_has_the_output_folder_callbacks_and_logging_of_hydra(train, tmp_path):
+    Recorder.calls.clear()
+    options = ["+note=${hydra:runtime.output_dir}/x", "hydra/job_logging=default"]
+    options.append(f"+hydra.callbacks.recorder._target_={__name__}.Recorder")
+    out = train(*RUN, "hydra.run.dir=run", *options)
     assert out.returncode == 0, out.stderr
     assert runs.load(tmp_path / "run").config.note == str(tmp_path / "run" / "x")
-
-
-def test_callbacks_of_hydra_run(train):
-    Recorder.calls.clear()
-    target = f"+hydra.callbacks.recorder._target_={__name__}.Recorder"
-    assert train(*RUN, target).returncode == 0
     assert Recorder.calls == ["start in run", "end: COMPLETED"]
+    assert "[rdm_solo][INFO] - Starting simsiam" in out.stdout.splitlines()[0]
+    assert "Starting simsiam" in (tmp_path / "run" / "rdm_solo.log").read_text()
 
 
 @pytest.mark.parametrize("option", ["hydra.verbose=true", "hydra.verbose=[rdm_solo]"])
 def test_verbose_shows_debug_lines(option, train, monkeypatch):
-    def check(cfg) -> None:
-        logging.getLogger("rdm_solo").debug("checked")
+    def stop(cfg, folder, overrides) -> None:
+        logging.getLogger("rdm_solo").debug("a debug line")
+        raise UserError("no training")
 
-    monkeypatch.setattr("rdm_solo.train.checks.check", check)
-    assert "checked" not in train(*RUN).stdout
-    assert "checked" in train(*RUN, option).stdout
-
-
-def test_the_logging_of_a_job_can_be_chosen(train, tmp_path):
-    out = train(*RUN, "hydra/job_logging=default")
-    assert out.returncode == 0, out.stderr
-    assert "[rdm_solo][INFO] - Starting simsiam" in out.stdout.splitlines()[0]
-    assert "Starting simsiam" in (tmp_path / "run" / "rdm_solo.log").read_text()
+    monkeypatch.setattr("rdm_solo.train.run.run", stop)
+    assert "a debug line" not in train(*RUN).stdout
+    assert "a debug line" in train(*RUN, option).stdout
 
 
 def test_a_refused_run_leaves_no_folder(train, tmp_path):
@@ -64,8 +58,7 @@ def test_a_refused_run_leaves_no_folder(train, tmp_path):
 
 def test_a_folder_may_have_an_apostrophe_in_its_name(train, tmp_path):
     folder = tmp_path / "it's"
-    options = ["max_epochs=1", "trainer.enable_progress_bar=false"]
-    assert train(*SMALL, *options, f'hydra.run.dir="{folder}"').returncode == 0
+    assert train(*RUN, f'hydra.run.dir="{folder}"').returncode == 0
     again = train(f"resume={folder}", "max_epochs=2")
     assert again.returncode == 0, again.stderr
     assert len(rows(folder)) == 2

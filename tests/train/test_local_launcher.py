@@ -1,6 +1,7 @@
 """launcher=local: which devices each run gets, and how many runs train at once."""
 
 import math
+import os
 import threading
 from types import SimpleNamespace
 
@@ -10,28 +11,40 @@ from omegaconf import OmegaConf
 from hydra_plugins.rdm_solo_local_launcher import LocalLauncher, devices
 from rdm_solo.train import sweep
 
+TRAINER = {"accelerator": "gpu", "devices": 1, "num_nodes": 1}
+
 
 @pytest.mark.parametrize(
     ("processes", "jobs", "runs", "expected"),
     [
-        (1, None, 9, ["4", "6"]),
+        (1, None, 9, ["4", "6", "7"]),
         (1, None, 1, ["4"]),
-        (1, 1, 9, ["4"]),
-        (1, 3, 9, ["4", "6", "4"]),  # more jobs than GPUs share them
-        (3, None, 9, ["4,6"]),  # too few GPUs: the run itself refuses
+        (1, 4, 9, ["4", "6", "7", "4"]),  # more jobs than GPUs share them
+        (2, None, 9, ["4,6"]),
+        (4, None, 9, ["4,6,7"]),  # too few GPUs: the run itself refuses
     ],
 )
 def test_each_run_gets_its_gpus(processes, jobs, runs, expected, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    trainer = OmegaConf.create({"accelerator": "gpu", "devices": processes, "num_nodes": 1})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+    trainer = OmegaConf.create({**TRAINER, "devices": processes})
     shares = devices(trainer, jobs, runs)
     assert [share["CUDA_VISIBLE_DEVICES"] for share in shares] == expected
 
 
-def test_threads_that_the_user_has_set_are_kept(monkeypatch):
+@pytest.mark.parametrize(
+    ("cores", "jobs", "runs", "threads"),
+    [(8, None, 3, ["2", "2", "2"]), (2, None, 5, ["1", "1"]), (4, 1, 5, ["4"])],
+)
+def test_the_runs_divide_the_cores_unless_the_user_has_set_the_threads(
+    cores, jobs, runs, threads, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    trainer = OmegaConf.create({**TRAINER, "accelerator": "cpu"})
+    shares = devices(trainer, jobs, runs)
+    assert [share["OMP_NUM_THREADS"] for share in shares] == threads
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    trainer = OmegaConf.create({"accelerator": "cpu", "devices": 1, "num_nodes": 1})
-    assert devices(trainer, 2, 5) == [{}, {}]
+    assert devices(trainer, jobs, runs) == [{}] * len(threads)
 
 
 def test_two_jobs_run_at_once_and_a_failed_run_stops_no_other(tmp_path, monkeypatch):
@@ -51,7 +64,7 @@ def test_two_jobs_run_at_once_and_a_failed_run_stops_no_other(tmp_path, monkeypa
 
     monkeypatch.setattr(sweep, "start", start)
     config = {
-        "trainer": {"accelerator": "gpu", "devices": 1, "num_nodes": 1},
+        "trainer": TRAINER,
         "optimized_metric": "train/loss",
         "hydra": {
             "hydra_logging": None,

@@ -100,7 +100,6 @@ def test_the_summary_records_config_versions_and_last_values(finished):
     assert summary == json.loads(json.dumps(returned))
     assert summary["finished"]
     assert summary["derived"]["lr"] == pytest.approx(0.5 * 16 / 256)
-    assert summary["derived"]["global_batch"] == 16
     assert summary["last"]["erank/online"] == rows(folder)[-1]["erank/online"]
     assert {"torch", "solo-learn", "python"} <= summary["versions"].keys()
     assert summary["config"]["p"] == -0.5
@@ -122,16 +121,13 @@ def test_nothing_else_is_written(finished):
         "checkpoints/last.ckpt",
         "checkpoints/previous.ckpt",
     }
-    assert (folder / "figures" / "erank.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_seed_gives_the_same_metrics_and_another_does_not(finished, tmp_path):
-    """Train several runs in one process, of which none depends on the earlier ones."""
+def test_another_seed_gives_other_metrics(finished, tmp_path):
+    """The exact resume of runs shows that one seed gives the same metrics."""
     folder, _ = finished
-    run(tmp_path / "again", *SMALL, "filter=target_pow")
-    assert rows(tmp_path / "again") == rows(folder)
-    run(tmp_path / "other", *SMALL, "filter=target_pow", "seed=1")
-    assert rows(tmp_path / "other") != rows(folder)
+    run(tmp_path, *SMALL, "filter=target_pow", "seed=1")
+    assert rows(tmp_path) != rows(folder)
 
 
 def test_a_schedule_moves_p_with_the_epochs(tmp_path):

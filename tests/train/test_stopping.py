@@ -86,21 +86,9 @@ def test_the_second_process_ends_if_the_first_is_killed_while_it_starts(tmp_path
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 @pytest.mark.process
-def test_ctrl_c_on_a_sweep_prints_how_to_resume_it(tmp_path):
-    process = start("rdm_solo.train", "-m", *RUN, "seed=0,1", cwd=tmp_path)
-    wait_for_epoch(2, process)
-    for number in processes_in(tmp_path):  # a terminal sends it to the sweep and to its run
-        os.kill(number, signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "to resume the sweep: rdm-solo train resume=sweep\n" in output
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
     process = start("rdm_solo.train", *RUN, *TWO, cwd=tmp_path)
     wait_for_epoch(2, process)
@@ -120,8 +108,7 @@ def test_the_runs_of_a_joblib_sweep_end_with_the_sweep(tmp_path):
     """joblib's workers, which start the runs, would train all of them without their parent."""
     joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     process = start("rdm_solo.train", "-m", *RUN, "seed=0,1,2", *joblib, cwd=tmp_path)
-    wait_for_epoch(2, process)
-    assert len(processes_in(tmp_path)) >= 5  # the sweep, two workers, two runs
+    wait_until(lambda: len(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")) == 2)
     process.kill()
     try:
         wait_until(lambda: not processes_in(tmp_path), 30)
