@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +48,13 @@ def _start_run(argv: Sequence[str]) -> None:
     cfg = arguments.compose("config", argv, with_hydra=True)
     checks.check(cfg)
     folder = Path(cfg.hydra.run.dir)  # its name may contain the time
-    with _removed_if_empty(folder):
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
         make_results_folder(folder, "another hydra.run.dir")
         run_dir = f"hydra.run.dir={arguments.in_quotes(folder)}"
         arguments.run_hydra(_train, "config", [*argv, run_dir])
-
-
-@contextlib.contextmanager
-def _removed_if_empty(folder: Path) -> Iterator[None]:
-    """Remove the new folders on the path to ``folder`` if nothing was written to them."""
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        yield
     finally:
-        with contextlib.suppress(OSError):  # not empty
+        with contextlib.suppress(OSError):  # a run has written to them
             for path in new_folders:
                 path.rmdir()
 
