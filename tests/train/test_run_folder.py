@@ -91,7 +91,7 @@ def test_another_config_is_refused_and_changes_nothing(option, cut):
 
 
 def test_another_number_of_processes_needs_the_same_filtered_batch(cut):
-    with pytest.raises(UserError, match=r"16 rows .* 8"):
+    with pytest.raises(UserError, match=r"16 rows.* 8:"):
         run(cut, *OPTIONS, "batch_size=8")
 
 

@@ -36,10 +36,20 @@ class SendAtStep(pl.Callback):
             os.kill(os.getpid(), self.number)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> list[dict[str, float]]:
+    """Return the table of a run that was not stopped."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run(folder, *SMALL, "max_epochs=3")
+    return rows(folder)
+
+
 @pytest.mark.parametrize(
     ("number", "status", "word"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
 )
-def test_a_signal_stops_between_steps_and_the_run_resumes(number, status, word, tmp_path, caplog):
+def test_a_signal_stops_between_steps_and_the_run_resumes(
+    number, status, word, uninterrupted, tmp_path, caplog
+):
     folder = tmp_path / "run"
     handler = signal.getsignal(number)
     with caplog.at_level("INFO"), pytest.raises(Stopped) as stop:
@@ -54,8 +64,7 @@ def test_a_signal_stops_between_steps_and_the_run_resumes(number, status, word, 
     assert not (folder / "failed.txt").exists()
 
     run(folder, *SMALL, "max_epochs=3")
-    run(tmp_path / "uninterrupted", *SMALL, "max_epochs=3")
-    assert rows(folder) == rows(tmp_path / "uninterrupted")
+    assert rows(folder) == uninterrupted
 
 
 def processes_in(folder: Path, variable: str = "") -> list[int]:
