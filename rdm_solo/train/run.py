@@ -52,7 +52,7 @@ def run(
 
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
-    trainer = make_trainer(cfg, derived.processes, folder, callbacks)
+    trainer = make_trainer(cfg, folder, callbacks)
 
     processes.connect(trainer)
     with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:
@@ -100,15 +100,14 @@ def make_callbacks(cfg: DictConfig, folder: Path) -> list[Any]:
     return callbacks
 
 
-def make_trainer(
-    cfg: DictConfig, world_size: int, folder: Path, callbacks: Sequence[Any]
-) -> pl.Trainer:
+def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any:
     """Build Lightning's Trainer with these callbacks and the run's checkpoints."""
     options: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
     if options["accelerator"] == "auto":  # Lightning could choose mps, which lacks float64
         options["accelerator"] = "cpu" if processes.on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
-        options["sync_batchnorm"] = world_size > 1 and options["accelerator"] != "cpu"
+        on_gpus = options["accelerator"] != "cpu"
+        options["sync_batchnorm"] = on_gpus and processes.world_size(cfg.trainer) > 1
     if not options["enable_progress_bar"]:  # Lightning refuses bars then
         callbacks = [c for c in callbacks if not isinstance(c, pl.callbacks.ProgressBar)]
     plugins: list[Any] = [CheckpointFiles(folder)]

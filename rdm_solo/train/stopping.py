@@ -11,14 +11,14 @@ from rdm_solo.ground.lightning import pl
 
 log = logging.getLogger("rdm_solo")
 
-SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+SIGNALS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Stopped(KeyboardInterrupt):
     """A signal stopped the run; ``status`` is the exit status that shells report for it."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(SIGNALS[signal.Signals(number)])
+        super().__init__(SIGNALS[number])
         self.status = 128 + number
 
 
@@ -43,7 +43,7 @@ class StopBetweenSteps(pl.Callback):
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.signal = number
-        log.info(f"{SIGNALS[signal.Signals(number)]}: the run stops after this step")
+        log.info(f"{SIGNALS[number]}: the run stops after this step")
 
 
 @contextlib.contextmanager
