@@ -27,13 +27,19 @@ def uninterrupted(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def cut(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Path:
     """Start a run of three epochs that is killed in its second."""
-    folder = tmp_path / "run"
+    folder = tmp_path_factory.mktemp("killed") / "run"
     run_until(2, folder, *OPTIONS)
     assert len(rows(folder)) == 1
     return folder
+
+
+@pytest.fixture
+def cut(killed, tmp_path) -> Path:
+    """Return a copy of the killed run."""
+    return shutil.copytree(killed, tmp_path / "run")
 
 
 def run_until(epoch: int, folder: Path, *options: str) -> None:
