@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.cli import arguments, resolvers, terminal
+from rdm_solo.cli import arguments, terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.runs.files import make_results_folder
@@ -67,8 +67,8 @@ def _train(cfg: Any) -> None:
     folder = Path(hydra.runtime.output_dir if hydra.job.chdir else hydra.run.dir)
     with terminal.errors_without_traceback():
         if processes.is_rank_zero():
-            setting = f"{cfg.method.name}, {cfg.filter.name}{resolvers.exponent(cfg.p)}"
-            log.info(f"Starting {setting}, {cfg.dataset.name} ...")
+            p = "" if cfg.p is None else f", p={cfg.p}"
+            log.info(f"Starting {cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name} ...")
         from rdm_solo.train.run import run  # with torch and Lightning: seconds
         from rdm_solo.train.stopping import Stopped
 
