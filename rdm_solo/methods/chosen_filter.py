@@ -9,12 +9,15 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 from rdm_solo.filters.functions import formula
+from rdm_solo.filters.schedules import as_schedule
+from rdm_solo.filters.spectral_filter import SpectralFilter
+from rdm_solo.ground.errors import UserError
 
 
 def parameters(group: Any) -> dict[str, Any]:
     """Return the keys of a config's group ``filter`` that are parameters of the function."""
     options = ("name", "branch", "function", "momentum")
-    return {str(key): group[key] for key in group if key not in options}
+    return {key: group[key] for key in group if key not in options}
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,13 @@ class ChosenFilter:
     @classmethod
     def from_config(cls, cfg: Any) -> "ChosenFilter":
         """Return the filter of a run's config."""
-        group, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
+        group = cfg.filter
+        p = cfg.get("p")
         if isinstance(p, DictConfig):  # a schedule
             p = OmegaConf.to_container(p)
-        branch, function = _shipped(name)
+        branch, function = _shipped(group.name)
         return cls(
-            name,
+            group.name,
             group.get("branch", branch),
             group.get("function", function),
             p,
@@ -103,11 +107,14 @@ class ChosenFilter:
             return None
         if self.momentum:  # other batches' singular values decide
             return 0
-        slope = FUNCTIONS[self.function].slope if self.function in FUNCTIONS else None
+        slope = 0
+        if self.function in FUNCTIONS:
+            slope = FUNCTIONS[self.function].slope
         if self.power and p is not None and not self.reverses(p):
             slope = (p > 0) - (p < 0)
-        side = {"online": 1, "target": -1}.get(self.branch or "", 0)
-        return side * (slope or 0)
+        if self.branch == "both":
+            return 0
+        return -slope if self.on_target else slope
 
     def reverses(self, p: float | None) -> bool:
         """Return whether σ^(1+p) falls with σ; the weakest direction then becomes the strongest."""
@@ -116,14 +123,35 @@ class ChosenFilter:
     @property
     def label(self) -> str:
         """Return the name, or branch and function if a shipped filter's function was replaced."""
-        renamed = self.spectral and any(_shipped(self.name))
-        return f"{self.branch}_{self.function}" if renamed else self.name
+        if self.spectral and any(_shipped(self.name)):
+            return f"{self.branch}_{self.function}"
+        return self.name
 
     def formula(self, p: str) -> str:
         """Return the formula with this exponent, or "" if the function is not shipped."""
         if self.function is None or not any(_shipped(self.label)):
             return ""
         return formula(self.function, **{**self.parameters, "p": p})
+
+    def modules(self, epochs: int) -> dict[str, SpectralFilter]:
+        """Return the spectral filter of each branch; raise UserError if p would be ignored.
+
+        ``epochs`` is the length of a schedule of p that has none.
+        """
+        p = self.p
+        if self.function is None:
+            if p is not None:
+                raise UserError(f"p={p} would be ignored: filter={self.name} has no exponent.")
+            return {}
+        if p is not None:
+            p = as_schedule(p, epochs=epochs)
+        branches = [str(self.branch)]
+        if self.branch == "both":
+            branches = ["online", "target"]
+        return {
+            branch: SpectralFilter(branch, self.function, p, self.momentum, **self.parameters)
+            for branch in branches
+        }
 
 
 def shipped_filters() -> dict[str, ChosenFilter]:
@@ -132,13 +160,10 @@ def shipped_filters() -> dict[str, ChosenFilter]:
     >>> shipped_filters()["target_pow"].p
     -0.5
     """
-    filters = []
-    for path in sorted((config_folder() / "filter").glob("*.yaml")):
-        chosen = ChosenFilter.from_config(OmegaConf.load(path))
-        if not chosen.absent:
-            filters.append(chosen)
+    paths = sorted((config_folder() / "filter").glob("*.yaml"))
+    filters = [ChosenFilter.from_config(OmegaConf.load(path)) for path in paths]
     filters.sort(key=lambda chosen: not chosen.unchanged)
-    return {chosen.name: chosen for chosen in filters}
+    return {chosen.name: chosen for chosen in filters if not chosen.absent}
 
 
 def _shipped(name: str) -> tuple[str | None, str | None]:

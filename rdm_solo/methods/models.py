@@ -5,34 +5,16 @@ after the target's projector or, if the target is drawn from a queue, after the 
 takes filters always has both modules, and the diagnostics record their outputs.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, normalize
 
-from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
-from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-
-
-def make_filters(chosen: ChosenFilter, epochs: int) -> dict[str, SpectralFilter]:
-    """Return the chosen spectral filter by branch; raise UserError if p would be ignored."""
-    p, function = chosen.p, chosen.function
-    if function is None:
-        if p is not None:
-            raise UserError(f"p={p} would be ignored: filter={chosen.name} has no exponent.")
-        return {}
-    if p is not None:
-        p = as_schedule(p, epochs=epochs)
-    branches = ["online", "target"] if chosen.branch == "both" else [str(chosen.branch)]
-    return {
-        branch: SpectralFilter(branch, function, p, chosen.momentum, **chosen.parameters)
-        for branch in branches
-    }
 
 
 class Float32Linear(nn.Linear):
@@ -42,47 +24,42 @@ class Float32Linear(nn.Linear):
     N <= k. Rounding to half precision would raise it to a thousandth of the largest one.
     """
 
-    def __init__(self, layer: nn.Linear) -> None:
-        bias = layer.bias is not None
-        super().__init__(layer.in_features, layer.out_features, bias, device="meta")
-        self.weight, self.bias = layer.weight, layer.bias
-
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.float())
 
 
-class _Filtered:
-    """Add the online and the target head, and update the schedule of p."""
+def use_float32(projector: nn.Sequential) -> None:
+    """Take the projector's last linear layer out of autocast; its parameters stay the same."""
+    linear = [layer for layer in projector if isinstance(layer, nn.Linear)]
+    linear[-1].__class__ = Float32Linear
 
-    predictor: nn.Module  # online branch: solo-learn's predictor, a linear one, filter or identity
-    target_head: nn.Module  # target branch: filter or identity
-    projector: nn.Sequential
+
+class _Filtered:
+    """Add a filter to a method that has a predictor, and update the schedule of p.
+
+    ``predictor`` stays as solo-learn built it, or becomes the online filter, a linear layer or the
+    identity. ``target_head`` is the target filter or the identity.
+    """
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        chosen = self.chosen_filter(cfg)
-        self.install(chosen, make_filters(chosen, cfg.max_epochs))
+        self.chosen = self.chosen_filter(cfg)
+        spectral = self.chosen.modules(cfg.max_epochs)
+        self.target_head = spectral.get("target", nn.Identity())
+        if self.chosen.linear:
+            width = self.predictor[0].in_features
+            self.predictor = nn.Linear(width, width, bias=False)
+        elif not self.chosen.unchanged:
+            self.predictor = spectral.get("online", nn.Identity())
+        self.filters = list(spectral.values())
+        if spectral:
+            use_float32(self.projector)
+            if hasattr(self, "momentum_projector"):
+                use_float32(self.momentum_projector)
 
     def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
         return ChosenFilter.from_config(cfg)
-
-    def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
-        """Install the chosen filter; ``spectral`` has its modules by branch, if it is spectral."""
-        self.target_head = spectral.get("target", nn.Identity())
-        if chosen.linear:
-            width = self.projector[_last_linear(self.projector)].out_features
-            self.predictor = nn.Linear(width, width, bias=False)
-        elif not chosen.unchanged:
-            self.predictor = spectral.get("online", nn.Identity())
-        if spectral:
-            for projector in {self.projector, getattr(self, "momentum_projector", self.projector)}:
-                last = _last_linear(projector)
-                projector[last] = Float32Linear(projector[last])
-
-    @property
-    def filters(self) -> list[SpectralFilter]:
-        return [m for m in (self.predictor, self.target_head) if isinstance(m, SpectralFilter)]
 
     def on_train_epoch_start(self) -> None:
         for spectral in self.filters:
@@ -91,10 +68,6 @@ class _Filtered:
     def on_train_epoch_end(self) -> None:
         for spectral in self.filters:
             spectral.report()
-
-
-def _last_linear(layers: nn.Sequential) -> int:
-    return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
 
 
 class FilteredSimSiam(_Filtered):
@@ -106,29 +79,24 @@ class FilteredSimSiam(_Filtered):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        # In solo-learn's own config, ``method`` is a name.
-        settings = cfg.method if OmegaConf.is_config(cfg.method) else {}
-        self.stopped = settings.get("stop_gradient", "target")
-        self.compare = LOSSES[settings.get("loss", "cosine")]
+        # In solo-learn's own config, ``method`` is a name, and the defaults hold.
+        self.stopped = OmegaConf.select(cfg, "method.stop_gradient", default="target")
+        loss = OmegaConf.select(cfg, "method.loss", default="cosine")
+        self.compare = LOSSES[loss]
+        if self.chosen.linear:
+            self.projector = self.projector[:-1]
+            self.projector[-1].bias.requires_grad = True  # the removed BN cancelled the bias
         if isinstance(self.target_head, SpectralFilter):
             self.target_head.has_gradient = self.stopped != "target"
 
-    def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
-        if chosen.linear:
-            self.projector = self.projector[:-1]
-            self.projector[-1].bias.requires_grad = True  # the removed BN cancelled the bias
-        super().install(chosen, spectral)
-
     def branches(self, feats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the projection z, the online output p and the target of one view."""
-        z = self.projector(feats)
-        online = z
+        """Return the projection, the online output p and the target of one view."""
+        online = target = self.projector(feats)
         if self.stopped == "online":
-            online = z.detach()
-        p, target = self.predictor(online), self.target_head(z)
+            online = online.detach()
         if self.stopped == "target":
             target = target.detach()
-        return online, p, target
+        return online, self.predictor(online), self.target_head(target)
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Return features only; solo-learn's forward would run the heads twice in a step."""
@@ -147,7 +115,7 @@ class FilteredSimSiam(_Filtered):
 
 def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     """Return minus the mean cosine of online output and target."""
-    return -nn.functional.cosine_similarity(p, target, dim=-1).mean()
+    return -cosine_similarity(p, target, dim=-1).mean()
 
 
 def squared_error(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
@@ -166,7 +134,8 @@ def iso_loss(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     >>> z.grad
     tensor([[1., 2.]])
     """
-    return (z - (target + z - p).detach()).square().sum(dim=-1).mean()
+    shifted = (target + z - p).detach()
+    return squared_error(z, z, shifted)
 
 
 LOSSES = {"cosine": minus_cosine, "mse": squared_error, "iso": iso_loss}
@@ -179,10 +148,8 @@ class FilteredBYOL(_Filtered):
     the last layer of the momentum projector.
     """
 
-    momentum_projector: nn.Sequential
-
-    def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
-        super().install(chosen, spectral)
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
         self.momentum_projector.append(self.target_head)
 
 
@@ -197,7 +164,7 @@ class FilteredNeighbours(_Filtered):
         index, nearest, *more = super().find_nn(z)
         nearest = self.target_head(nearest)
         if isinstance(self.target_head, SpectralFilter):  # solo-learn's losses expect unit rows
-            nearest = nn.functional.normalize(nearest, dim=-1)
+            nearest = normalize(nearest, dim=-1)
         return index, nearest, *more
 
 

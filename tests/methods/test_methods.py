@@ -12,7 +12,7 @@ from rdm_solo import methods
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
-from rdm_solo.methods import models, optimizers, solo_learn
+from rdm_solo.methods import models, optimizers
 
 # A method's own predictor, another one, and a filter on either side.
 KINDS = ["learnable", "linear", "online_log1p", "target_pow"]
@@ -47,19 +47,14 @@ def test_byols_loss_is_the_formula_with_multi_crop(name):
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_the_filter_is_in_its_place_and_the_encoder_learns(name):
-    model, seen = make("method=simsiam", f"filter={name}"), {}
-    model.predictor.register_forward_hook(lambda m, x, out: seen.update(online=(x[0], out)))
-    model.target_head.register_forward_hook(lambda m, x, out: seen.update(target=(x[0], out)))
-    loss_of(model, batch()).backward()
-    gradients = [p.grad for p in model.backbone.parameters()]
-    assert all(gradient.isfinite().all() for gradient in gradients)
-    assert any(gradient.abs().max() > 0 for gradient in gradients)
+def test_a_filter_is_on_its_branch(name):
+    model = make("method=simsiam", f"filter={name}")
     place, _, function = name.partition("_")
-    assert torch.equal(*seen["online"]) == (place in ("identity", "target"))
-    assert torch.equal(*seen["target"]) == (place not in ("target", "both"))
-    branches = ["online", "target"] if place == "both" else [place]
-    assert [f.branch for f in model.filters] == (branches if function else [])
+    for branch, module in (("online", model.predictor), ("target", model.target_head)):
+        if function and place in (branch, "both"):
+            assert (module.branch, module.function) == (branch, function)
+        else:
+            assert not isinstance(module, SpectralFilter)
 
 
 def test_one_filter_on_both_branches_gives_them_the_same_output():
@@ -75,20 +70,27 @@ def test_the_stopped_branch_has_no_gradient_and_w_is_a_constant(stopped, name):
     """Compare the features' gradient with that of matrices W that are not differentiated."""
     model = make("method=simsiam", f"filter={name}", f"method.stop_gradient={stopped}")
     views = [torch.randn(64, 64, requires_grad=True) for _ in range(2)]
-    (z1, p1, target1), (z2, p2, target2) = map(model.branches, views)
-    loss = (model.compare(z1, p1, target2) + model.compare(z2, p2, target1)) / 2
+    z1, p1, target1 = model.branches(views[0])
+    z2, p2, target2 = model.branches(views[1])
+    loss = model.compare(z1, p1, target2) + model.compare(z2, p2, target1)
     actual = torch.autograd.grad(loss, views)
 
-    outputs, targets = [], []
+    outputs = []
+    targets = []
     for view in views:
         z = model.projector(view)
         constant = z.detach()
         W_p = torch.linalg.lstsq(constant, model.predictor(constant)).solution
         W_z = torch.linalg.lstsq(constant, model.target_head(constant)).solution
-        outputs.append((constant if stopped == "online" else z) @ W_p)
-        targets.append((constant if stopped == "target" else z) @ W_z)
-    cosines = [cosine_similarity(outputs[i], targets[1 - i]).mean() for i in (0, 1)]
-    expected = torch.autograd.grad(-sum(cosines) / 2, views)
+        outputs.append(z @ W_p)
+        targets.append(z @ W_z)
+    if stopped == "online":
+        outputs = [p.detach() for p in outputs]
+    if stopped == "target":
+        targets = [target.detach() for target in targets]
+    first = cosine_similarity(outputs[0], targets[1]).mean()
+    second = cosine_similarity(outputs[1], targets[0]).mean()
+    expected = torch.autograd.grad(-first - second, views)
     torch.testing.assert_close(actual, expected, rtol=2e-3, atol=1e-6)
 
 
@@ -103,31 +105,28 @@ def test_isoloss_has_the_value_of_the_squared_error_and_its_gradient_without_w()
     target = torch.randn(16, 4, dtype=torch.float64)
     z = torch.randn(16, 4, dtype=torch.float64, requires_grad=True)
     W = torch.diag(torch.tensor([1.0, 0.5, 0.2, 0.1], dtype=torch.float64))
-    iso = models.LOSSES["iso"](z, z @ W, target)
-    mse = models.LOSSES["mse"](z, z @ W, target)
     error = z.detach() @ W - target
-    expected = error.square().sum(1).mean()
-    torch.testing.assert_close((iso.detach(), mse.detach()), (expected, expected))
-    gradients = torch.autograd.grad(iso, z) + torch.autograd.grad(mse, z)
     gradient = 2 * error / len(z)
-    torch.testing.assert_close(gradients, (gradient, gradient @ W.mT), rtol=1e-12, atol=1e-12)
+    for name, expected in (("iso", gradient), ("mse", gradient @ W.mT)):
+        loss = models.LOSSES[name](z, z @ W, target)
+        torch.testing.assert_close(loss.detach(), error.square().sum(1).mean())
+        (actual,) = torch.autograd.grad(loss, z)
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_bf16_features_reach_the_filter_in_float32():
-    model, dtypes = make("method=byol", "filter=target_pow"), set()
+    model = make("method=byol", "filter=target_pow")
+    dtypes = set()
     model.filters[0].register_forward_hook(lambda m, x, out: dtypes.add(x[0].dtype))
     with torch.autocast("cpu", torch.bfloat16):
-        loss = loss_of(model, batch(64))
-    loss.backward()
+        loss_of(model, batch(64)).backward()
     assert dtypes == {torch.float32}
-    assert loss.isfinite()
 
 
 def test_filters_add_no_parameters_and_change_no_names():
     plain = make("method=simsiam", "filter=identity").state_dict()
     filtered = make("method=simsiam", "filter=target_pow").state_dict()
-    assert list(plain) == list(filtered)
-    assert all(map(torch.equal, plain.values(), filtered.values()))
+    torch.testing.assert_close(filtered, plain, rtol=0, atol=0)
     prefixes = {name.partition(".")[0] for name in plain}
     assert prefixes == {"backbone", "classifier", "projector"}
 
@@ -141,12 +140,9 @@ def test_a_function_by_its_full_name():
 @pytest.mark.parametrize(
     ("overrides", "option"),
     [
-        ("filter=target_pow p=null", "exponent"),
-        ("filter=online_log1p p=1", "exponent"),
         ("filter=learnable p=1", "p=1"),
         ("method.kwargs.proj_hidden_dim=-1", "method.kwargs.proj_hidden_dim"),
         ("method=dino method.kwargs.norm_last_layer=no", "'no'"),
-        ("filter=online_log filter.branch=left", "'left'"),
         ("filter=online_truncate +filter.kept=3", "'kept'"),
     ],
 )
@@ -159,38 +155,37 @@ def test_one_module_imports_solo_learn():
     pattern = re.compile(r"^\s*(import|from)\s+solo\b|import_module\(.solo|\bsolo\.methods", re.M)
     files = (ROOT / "rdm_solo").rglob("*.py")
     assert {path.name for path in files if pattern.search(path.read_text())} == {"solo_learn.py"}
-    assert issubclass(solo_learn.TABLE["base"], pl.LightningModule)
 
 
 @pytest.mark.parametrize(
-    ("options", "logged"),
+    ("logger", "labelled", "logged"),
     [
-        ({"logger": "csv"}, {"train/loss", "val/acc5", "mine"}),
+        ("csv", True, {"train/loss", "val/acc5", "mine"}),
         (
-            {"logger": "tensorboard"},
+            "tensorboard",
+            True,
             {"train/loss", "train/acc1", "train/momentum_acc1", "val/acc5", "mine"},
         ),
-        ({"logger": "tensorboard", "labelled": False}, {"train/loss", "mine"}),
+        ("tensorboard", False, {"train/loss", "mine"}),
     ],
 )
-def test_what_a_run_logs(options, logged, monkeypatch):
-    names = []
-    monkeypatch.setattr(pl.LightningModule, "log", lambda self, name, *_, **__: names.append(name))
-    cfg = configure("method=simsiam", f"logger={options['logger']}")
-    model = methods.build(cfg, options.get("labelled", True))
-    names_of_solo_learn = ("train_neg_cos_sim", "train_acc1", "train_momentum_acc1", "val_acc5")
-    for name in (*names_of_solo_learn, "mine"):
+def test_scalars_of_steps_and_of_labels_are_logged_where_they_are_shown(
+    logger, labelled, logged, monkeypatch
+):
+    names = set()
+    monkeypatch.setattr(pl.LightningModule, "log", lambda self, name, *_, **__: names.add(name))
+    model = methods.build(configure("method=simsiam", f"logger={logger}"), labelled)
+    for name in ("train_neg_cos_sim", "train_acc1", "train_momentum_acc1", "val_acc5", "mine"):
         model.log(name, torch.tensor(1.0))
-    assert set(names) == logged
+    assert names == logged
 
 
-@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
-def test_an_optimiser_is_torchs(kind):
-    rates = ["optimizer.lr=0.3", "optimizer.weight_decay=0.01"]
-    cfg = configure(f"optimizer.name={kind.lower()}", *rates)
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_an_optimiser_is_torchs(name):
+    cfg = configure(f"optimizer.name={name}", "optimizer.lr=0.3", "optimizer.weight_decay=0.01")
     groups = [{"params": torch.nn.Linear(5, 3).parameters()}]
     optimizer = optimizers.configure(groups, cfg, steps=30)["optimizer"]
-    assert type(optimizer) is getattr(torch.optim, kind)
+    assert type(optimizer).__name__.lower() == name
     (group,) = optimizer.param_groups
     assert (group["initial_lr"], group["weight_decay"]) == (0.3, 0.01)
     assert group.get("momentum", 0.9) == 0.9
@@ -207,19 +202,19 @@ def test_lars_is_the_formula_and_leaves_biases_and_norms_alone():
     lr, decay, eta, momentum = 1.0, cfg.optimizer.weight_decay, 0.02, 0.9
     for group in optimizer.param_groups:
         group["lr"] = lr
-    w, b = layer.weight.detach().double(), layer.bias.detach().double()
-    v_w, v_b = torch.zeros_like(w), torch.zeros_like(b)
-    for step in range(3):
-        torch.manual_seed(step)
-        x = torch.randn(4, 5)
+    w = layer.weight.detach().double()
+    b = layer.bias.detach().double()
+    v_w = v_b = 0.0
+    for _ in range(3):
         optimizer.zero_grad()
-        layer(x).square().sum().backward()
-        g_w, g_b = layer.weight.grad.double(), layer.bias.grad.double()
+        layer(torch.randn(4, 5)).square().sum().backward()
+        g_w = layer.weight.grad.double()
+        g_b = layer.bias.grad.double()
         optimizer.step()
         trust = eta * w.norm() / (g_w.norm() + decay * w.norm())
         v_w = momentum * v_w + trust * (g_w + decay * w)
         v_b = momentum * v_b + g_b
         w = w - lr * v_w
         b = b - lr * v_b
-        torch.testing.assert_close(layer.weight.detach().double(), w, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(layer.bias.detach().double(), b, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(layer.weight.detach().double(), w, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(layer.bias.detach().double(), b, rtol=1e-5, atol=1e-6)
