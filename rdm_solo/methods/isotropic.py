@@ -3,8 +3,9 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.nn.functional import all_gather
+from torch.nn.functional import cosine_similarity
 
 from rdm_solo.ground.distributed import world_size
 from rdm_solo.methods.symmetric import Standalone
@@ -25,14 +26,15 @@ def iterative_whitening(x: Tensor, steps: int) -> Tensor:
     """
     centred = x - x.mean(0)
     covariance = centred.mT @ centred / (len(x) - 1)
-    trace = covariance.trace().clamp_min(torch.finfo(x.dtype).tiny)  # zero if all rows are equal
+    tiny = torch.finfo(x.dtype).tiny
+    trace = covariance.trace().clamp_min(tiny)  # zero if all rows are equal
     P = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for _ in range(steps):
         P = (3 * P - P @ P @ P @ (covariance / trace)) / 2
     return centred @ P * trace.rsqrt()
 
 
-def intl_loss(views: list[Tensor], steps: int = 4, weight: float = 0.01) -> Tensor:
+def intl_loss(views: list[Tensor], steps: int, weight: float) -> Tensor:
     """Return INTL's loss of two views (Weng et al., ICLR 2024).
 
     It is 2 - 2 cos of the whitened views, plus the trace loss: the squared distances of the
@@ -40,14 +42,13 @@ def intl_loss(views: list[Tensor], steps: int = 4, weight: float = 0.01) -> Tens
     are more rows than columns, otherwise rows (d = N), as in the authors' code.
     """
     n, k = views[0].shape
-    by_columns = n > k
-    trace_loss = views[0].new_zeros(())
-    whitened = []
-    for z in views:
-        x = iterative_whitening(z if by_columns else z.mT, steps)
-        trace_loss = trace_loss + (x.var(0) - 1).square().sum()
-        whitened.append(x if by_columns else x.mT)
-    cosine = nn.functional.cosine_similarity(whitened[0], whitened[1], dim=-1)
+    output_dim = 1
+    if n <= k:
+        views = [z.mT for z in views]
+        output_dim = 0
+    x1, x2 = (iterative_whitening(z, steps) for z in views)
+    trace_loss = (x1.var(0) - 1).square().sum() + (x2.var(0) - 1).square().sum()
+    cosine = cosine_similarity(x1, x2, dim=output_dim)
     alignment = 2 - 2 * cosine.mean()
     trace_weight = weight * max(0.0, math.log2(min(n, k)) - 3)
     return alignment + trace_weight * trace_loss
@@ -61,9 +62,11 @@ def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> T
     averaged, because the rows of one sample are not independent. Its ``weight`` is from 0 to 1.
     """
     mean = torch.stack(views).mean(0)
-    axes = directions(mean.shape[1], slices, seed).to(mean.device)
-    valid = torch.ones(len(mean), dtype=torch.bool, device=mean.device)
-    distances, statistics = [], []
+    n, k = mean.shape
+    axes = directions(k, slices, seed).to(mean.device)
+    valid = mean.new_ones(n, dtype=torch.bool)
+    distances = []
+    statistics = []
     for z in views:
         distances.append((z - mean).square().mean())
         waves = wave_sums(z, axes, valid)
@@ -84,14 +87,12 @@ class INTL(Standalone):
     """Iterative whitening with trace loss (Weng et al., ICLR 2024)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:
-        kwargs = self.settings.kwargs
-        return intl_loss(gathered(views), kwargs.steps, kwargs.trace_weight)
+        return intl_loss(gathered(views), self.options["steps"], self.options["trace_weight"])
 
 
 class LeJEPA(Standalone):
     """Prediction of the mean view, and SIGReg (Balestriero and LeCun, 2025)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:
-        kwargs = self.settings.kwargs
-        weight, slices = kwargs.sigreg_weight, kwargs.slices
+        weight, slices = self.options["sigreg_weight"], self.options["slices"]
         return lejepa_loss(gathered(views), weight, slices, seed=self.global_step)

@@ -53,9 +53,5 @@ class SymSimSiam(_FromSoloConfig, symmetric.Symmetric, solo_learn.TABLE["base"])
 
     defaults = {"center": "ema", "center_momentum": 0.9, "last_bn": True}
 
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.install(cfg.method_kwargs)
-
 
 METHODS = {"rdm_simsiam": RDMSimSiam, "rdm_byol": RDMBYOL, "symsimsiam": SymSimSiam}

@@ -1,14 +1,14 @@
 """Symmetric alignment of two views, with or without centring (the paper's section 3)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from rdm_solo.ground.distributed import sum_over_processes, world_size
-from rdm_solo.ground.values import check_choice, check_number
+from rdm_solo.ground.values import check_choice
 from rdm_solo.methods import solo_learn
 
 
@@ -43,13 +43,12 @@ class Center(nn.Module):
     tensor([0.1000, 0.1000])
     """
 
-    value: Tensor
-
     def __init__(self, dim: int, kind: str = "ema", momentum: float = 0.9) -> None:
         super().__init__()
         check_choice("method.center", kind, ("ema", "batch"))
-        check_number("method.center_momentum", momentum, 0, 1)
-        self.momentum = momentum if kind == "ema" else 0.0
+        self.momentum = momentum
+        if kind == "batch":
+            self.momentum = 0.0
         self.register_buffer("value", torch.zeros(dim))
 
     @torch.no_grad()
@@ -66,15 +65,22 @@ class OneProjector:
     A subclass has a method ``compare``, the loss of the views' projections in float32.
     """
 
-    def install(self, settings: Mapping[str, Any]) -> None:
-        """Create SimSiam's projector: three layers with BN, which is optional after the last."""
-        hidden, outputs = settings["proj_hidden_dim"], settings["proj_output_dim"]
-        last_bn = settings["last_bn"]
-        layers: list[nn.Module] = []
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        if OmegaConf.is_config(cfg.method):
+            options = {**cfg.method.kwargs, **cfg.method}
+        else:  # solo-learn's own config
+            options = cfg.method_kwargs
+        self.options = options
+
+        # SimSiam's projector: three layers with BN, which is optional after the last.
+        hidden = options["proj_hidden_dim"]
+        outputs = options["proj_output_dim"]
+        layers = []
         for inputs in (self.features_dim, hidden):
             layers += [nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
-        layers.append(nn.Linear(hidden, outputs, bias=not last_bn))
-        if last_bn:
+        layers.append(nn.Linear(hidden, outputs, bias=not options["last_bn"]))
+        if options["last_bn"]:
             layers.append(nn.BatchNorm1d(outputs, affine=False))
         self.projector = nn.Sequential(*layers)
 
@@ -95,29 +101,26 @@ class OneProjector:
 class Standalone(OneProjector, solo_learn.adapt("base")):
     """A method that a run's config describes completely."""
 
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.settings = cfg.method
-        self.install({**cfg.method.kwargs, **cfg.method})
-
 
 class Symmetric(OneProjector):
     """With a centre (``"ema"`` or ``"batch"``) this is Algorithm 1, and without it the baseline."""
 
-    def install(self, settings: Mapping[str, Any]) -> None:
-        super().install(settings)
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        kind = self.options.get("center")
         self.center = None
-        if settings.get("center") is not None:
-            outputs = settings["proj_output_dim"]
-            self.center = Center(outputs, settings["center"], settings["center_momentum"])
+        if kind is not None:
+            outputs = self.options["proj_output_dim"]
+            self.center = Center(outputs, kind, self.options["center_momentum"])
 
     def compare(self, views: list[Tensor]) -> Tensor:
         # Unit rows in full precision: the loss is a difference of nearly equal numbers.
-        z1 = nn.functional.normalize(views[0], dim=1)
-        z2 = nn.functional.normalize(views[1], dim=1)
+        z1 = normalize(views[0], dim=1)
+        z2 = normalize(views[1], dim=1)
         if self.center is None:
             return symmetric_loss(z1, z2)
-        return symmetric_loss(z1, z2, self.center(torch.cat([z1, z2])))
+        center = self.center(torch.cat([z1, z2]))
+        return symmetric_loss(z1, z2, center)
 
 
 class SymSimSiam(Symmetric, Standalone):
