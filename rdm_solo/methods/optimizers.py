@@ -10,12 +10,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-OPTIMIZERS: dict[str, Any] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
-
 
 class WarmupCosine(LRScheduler):
     """Warm up linearly, then decay by a cosine to ``min_lr``; static groups keep their rate.
@@ -48,23 +42,24 @@ class WarmupCosine(LRScheduler):
         self.last_epoch = state_dict["last_epoch"]
         self._last_lr = self.get_lr()
         # The loaded optimiser state has the rates of the previous schedule.
-        for group, base, rate in zip(self.optimizer.param_groups, self.base_lrs, self._last_lr):
-            group["initial_lr"], group["lr"] = base, rate
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr):
+            group["lr"] = rate
 
     def get_lr(self) -> list[float | Tensor]:
+        step = self.last_epoch
         rates: list[float | Tensor] = []
         for base, group in zip(self.base_lrs, self.optimizer.param_groups):
             if group.get("static_lr"):
-                rates.append(base)
+                rate = base
+            elif step < self.warmup:
+                rise = base - self.start_lr
+                rate = self.start_lr + rise * step / max(1, self.warmup - 1)
             else:
-                rates.append(self._rate(float(base), self.last_epoch))
+                share = (step - self.warmup) / max(1, self.steps - self.warmup)
+                fall = base - self.min_lr
+                rate = self.min_lr + fall * (1 + math.cos(math.pi * share)) / 2
+            rates.append(rate)
         return rates
-
-    def _rate(self, base: float, step: int) -> float:
-        if step < self.warmup:
-            return self.start_lr + (base - self.start_lr) * step / max(1, self.warmup - 1)
-        share = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.min_lr + (base - self.min_lr) * (1 + math.cos(math.pi * min(1, share))) / 2
 
 
 def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> dict[str, Any]:
@@ -72,17 +67,36 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
     ``cfg.optimizer.lr`` and ``classifier_lr`` are already scaled by the global batch.
     """
+    # solo_learn.py first checks that timm is installed. solo-learn 1.0.2's LARS is no Optimizer.
+    from timm.optim.lars import Lars
+
+    settings = cfg.optimizer
+    options: Any = OmegaConf.to_container(settings.kwargs)
+    options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    if settings.name in ("sgd", "lars"):
+        options.setdefault("momentum", settings.momentum)
+    if settings.name == "lars":
+        options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
+    classes: dict[str, Any] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "lars": Lars,
+        "sgd": torch.optim.SGD,
+    }
+    split = _split(groups, settings.exclude_bias_n_norm)
+    optimizer = classes[settings.name](split, **options)
+
     schedule = cfg.scheduler
     scheduler = WarmupCosine(
-        _optimizer(_split(groups, cfg.optimizer.exclude_bias_n_norm), cfg.optimizer),
+        optimizer,
         warmup=round(schedule.warmup_epochs * steps / cfg.max_epochs),
         steps=steps,
         start_lr=schedule.warmup_start_lr,
         min_lr=schedule.min_lr,
     )
     return {
-        "optimizer": scheduler.optimizer,
-        "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1},
+        "optimizer": optimizer,
+        "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
     }
 
 
@@ -94,30 +108,18 @@ def _split(groups: Iterable[dict[str, Any]], exclude_vectors: bool) -> list[dict
     """
     split = []
     for group in groups:
-        parameters = list(group["params"])
         # LARS rescales the layers of groups with always_adapt.
         group = {"static_lr": False, "always_adapt": True, **group}
+        matrices = []
         vectors = []
-        if exclude_vectors:
-            vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
-            parameters = [parameter for parameter in parameters if parameter.ndim > 1]
-        if parameters:
-            split.append({**group, "params": parameters})
+        for parameter in group["params"]:
+            if exclude_vectors and parameter.ndim <= 1:
+                vectors.append(parameter)
+            else:
+                matrices.append(parameter)
+        if matrices:
+            split.append({**group, "params": matrices})
         if vectors:
             plain = {"params": vectors, "weight_decay": 0.0, "always_adapt": False}
             split.append({**group, **plain})
     return split
-
-
-def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
-    options: Any = OmegaConf.to_container(settings.kwargs)
-    options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
-    if settings.name in ("sgd", "lars"):
-        options.setdefault("momentum", settings.momentum)
-    if settings.name != "lars":
-        optimizer: Optimizer = OPTIMIZERS[settings.name](groups, **options)
-        return optimizer
-    from timm.optim.lars import Lars  # slow import; solo-learn 1.0.2's LARS is not an Optimizer
-
-    options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
-    return Lars(groups, **options)
