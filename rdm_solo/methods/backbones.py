@@ -24,9 +24,10 @@ class _Block(nn.Module):
         nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        branch: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        shortcut: Tensor = self.shortcut(x)
-        return (branch + shortcut).relu()
+        hidden = self.bn1(self.conv1(x)).relu()
+        branch = self.bn2(self.conv2(hidden))
+        output: Tensor = (branch + self.shortcut(x)).relu()
+        return output
 
 
 class SmallResNet(nn.Module):
@@ -67,23 +68,21 @@ class SmallResNet(nn.Module):
 FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
 # Backbones that solo-learn lacks.
 EXTRA: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
+# Options that our configs set for all backbones, and the start of the names that take them.
+OPTIONS_OF = {
+    "in_channels": "small_resnet",
+    "width": "small_resnet",
+    "zero_init_residual": "resnet",
+}
 
 
-def arguments(
-    name: str, stem: str, kwargs: Mapping[str, Any], image_size: int | None
-) -> dict[str, Any]:
+def arguments(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> dict[str, Any]:
     """Return a backbone's arguments; drop those that a recipe sets for other backbones."""
-    excluded = []
-    if name not in EXTRA:
-        excluded += ["in_channels", "width"]
-    if not name.startswith("resnet"):
-        excluded.append("zero_init_residual")
-    supported = {
-        option: value
-        for option, value in kwargs.items()
-        if value is not None and option not in excluded
-    }
-    if image_size and _has_fixed_size(name):
+    supported = {}
+    for option, value in kwargs.items():
+        if value is not None and name.startswith(OPTIONS_OF.get(option, "")):
+            supported[option] = value
+    if _has_fixed_size(name):
         supported.setdefault("img_size", image_size)
     if name.startswith("swin_") and stem == "small":  # as solo-learn 1.0.2 does for CIFAR
         supported.setdefault("window_size", 4)

@@ -7,7 +7,6 @@ other module imports solo-learn.
 
 import functools
 import importlib
-import importlib.util
 import sys
 import types
 import warnings
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import nn
 
 from rdm_solo.ground.distributed import sum_over_processes, world_size
 from rdm_solo.ground.errors import UserError
@@ -26,12 +25,10 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.methods import backbones, optimizers
 from rdm_solo.methods.descriptions import METHODS
 
-# Our names for solo-learn's scalars. Other names of losses depend on the method.
+# Our names for solo-learn's scalars that are not train/NAME. A loss's name depends on the method.
 SCALARS = {
     "train_neg_cos_sim": "train/loss",
     "train_class_loss": "train/classifier_loss",
-    "train_acc1": "train/acc1",
-    "train_acc5": "train/acc5",
     "train_z_std": "train/target_std",
     "train_nn_acc": "train/neighbour_acc",
     "val_loss": "val/classifier_loss",
@@ -43,12 +40,12 @@ SCALARS = {
 
 def _import_solo() -> types.ModuleType:
     check_installed("training", *TRAINING)
-    if importlib.util.find_spec("pl_bolts") is None:
-        # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed
-        # with Lightning 2. Our methods do not use it.
-        for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
-            stub: Any = sys.modules.setdefault(name, types.ModuleType(name))
+    # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed with
+    # Lightning 2. Our methods do not use it.
+    for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
+        stub: Any = types.ModuleType(name)
         stub.LinearWarmupCosineAnnealingLR = None
+        sys.modules[name] = stub
     with warnings.catch_warnings():
         # solo-learn 1.0.2 and 1.0.6 use names that torch 2.4 (custom_fwd) and timm 0.9 have moved.
         warnings.simplefilter("ignore", FutureWarning)
@@ -86,7 +83,6 @@ class _Adapter(pl.LightningModule):
 
     def __init__(self, run_config: DictConfig, /, **arguments: Any) -> None:
         self.run_config = run_config
-        self.has_loggers = bool(run_config.get("logger"))
         super().__init__(**arguments)
 
     def configure_optimizers(self) -> Any:
@@ -95,9 +91,9 @@ class _Adapter(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Drop buffers that modules create only in their first call, as All4One's do."""
-        names = self.state_dict().keys()
-        for name in checkpoint["state_dict"].keys() - names:
-            del checkpoint["state_dict"][name]
+        state = checkpoint["state_dict"]
+        for name in state.keys() - self.state_dict().keys():
+            del state[name]
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log a scalar under our name, once per epoch.
@@ -110,7 +106,7 @@ class _Adapter(pl.LightningModule):
         if of_labels and not self.labelled:
             return
         of_steps = our_name.startswith("train/") and our_name not in (name, "train/loss")
-        if of_steps and not self.has_loggers:
+        if of_steps and not self.run_config.get("logger"):
             return
         if kwargs.get("on_epoch"):  # Lightning would log it twice and synchronise in every step
             kwargs["on_step"] = False
@@ -118,18 +114,13 @@ class _Adapter(pl.LightningModule):
             kwargs["prog_bar"] = True
         if isinstance(value, (int, float)):  # Lightning's copy would synchronise with the device
             value = torch.full((), float(value), device=self.device)
-        if name.startswith(("val_", "momentum_val_")) and world_size() > 1:
-            value = value * self._validation_weight()
+        if world_size() > 1 and name.startswith(("val_", "momentum_val_")):
+            # Weight by the number of images, so that the processes' mean is that of all images.
+            # Lightning's own batch_size does not help: it rounds the mean number of images down.
+            images = torch.tensor(self.validated, dtype=torch.float64, device=self.device)
+            weight = self.validated * world_size() / sum_over_processes(images)
+            value = value * weight
         super().log(our_name, value, *args, **kwargs)
-
-    def _validation_weight(self) -> Tensor:
-        """Return this process's number of images, divided by the mean number per process.
-
-        The processes' mean of weighted values is then the mean over all images. Lightning's own
-        ``batch_size`` does not help: it rounds the mean number of images down.
-        """
-        images = torch.tensor(self.validated, dtype=torch.float64, device=self.device)
-        return self.validated * world_size() / sum_over_processes(images)
 
     def on_validation_epoch_start(self) -> None:
         super().on_validation_epoch_start()
@@ -144,10 +135,11 @@ class _Current(_Adapter):
     """Builds a model of the current version from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        constructor = _constructor(cfg.backbone.name)
-        _base.BaseMethod._BACKBONES.setdefault(
-            cfg.backbone.name, lambda method, **kwargs: constructor(**kwargs)
-        )
+        name = cfg.backbone.name
+        constructor = _constructor(name)
+        if constructor:
+            table = _base.BaseMethod._BACKBONES
+            table[name] = lambda method, **kwargs: constructor(**kwargs)
         super().__init__(cfg, cfg=current_config(cfg))
 
 
@@ -160,20 +152,20 @@ class _Legacy(_Adapter):
     validation_epoch_end = None
 
     def __init__(self, cfg: DictConfig) -> None:
-        self._constructor = _constructor(cfg.backbone.name)
         self._validation_outputs: list[Any] = []
         super().__init__(cfg, **legacy_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "base_model":  # 1.0.2 looks it up in a local dict of its own backbones
-            value = self._constructor
+            value = _constructor(self.run_config.backbone.name) or value
         super().__setattr__(self.NAMES.get(name, name), value)
 
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(self.NAMES.get(name, name))
 
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._validation_outputs.append(super().validation_step(batch, batch_idx))
+    def validation_step(self, *args: Any) -> None:
+        outputs = super().validation_step(*args)
+        self._validation_outputs.append(outputs)
 
     def on_validation_epoch_end(self) -> None:
         super().validation_epoch_end(self._validation_outputs)
@@ -188,7 +180,7 @@ class _Momentum(pl.LightningModule):
         self.momentum_updater.update = self._update_in_place
 
     @torch.no_grad()
-    def _update_in_place(self, online: torch.nn.Module, momentum: torch.nn.Module) -> None:
+    def _update_in_place(self, online: nn.Module, momentum: nn.Module) -> None:
         """Compute solo-learn's average in place.
 
         solo-learn 1.0.2 and 1.0.6 create new tensors. For 1x1 or single-channel convolutions, their
@@ -216,12 +208,9 @@ class _LegacyMomentum(_Momentum):
         if stepped:  # 1.0.2 counts the loader's batches, the current version the steps
             self._update_tau()
 
-    def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
-        """Call Lightning's hook or, in 1.0.2, DINO's own clipping, which has the same name."""
-        if isinstance(clip, torch.optim.Optimizer):
-            pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
-        else:
-            super().clip_gradients(clip)
+    def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
+        # The DINO of 1.0.2 overrides clip_gradients, Lightning's method, with clipping of its own.
+        pl.LightningModule.clip_gradients(self, *args, **kwargs)
 
 
 @functools.cache
@@ -231,7 +220,7 @@ def adapt(name: str) -> Any:
     bases = [_Current if CURRENT else _Legacy, base]
     if issubclass(base, _base.BaseMomentumMethod):
         bases.insert(0, _Momentum if CURRENT else _LegacyMomentum)
-    adapted: Any = type(base.__name__, tuple(bases), {"__module__": __name__})
+    adapted: Any = type(base.__name__, tuple(bases), {})
     if name in METHODS:
         loss = METHODS[name].loss or f"{name}_loss"
         adapted.scalars = {**SCALARS, loss: "train/loss", f"train_{loss}": "train/loss"}
@@ -264,29 +253,31 @@ def check_backbone(name: str) -> None:
         raise UserError(f"backbone.name={name!r}: timm has no such model.")
 
 
-def _constructor(name: str) -> Callable[..., Any]:
-    if name in backbones.EXTRA:
-        return backbones.EXTRA[name]
+def _constructor(name: str) -> Callable[..., Any] | None:
+    """Return the constructor of a backbone of ours or timm's; None for solo-learn's own."""
     if name.startswith(TIMM):
         return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
-    if CURRENT:
-        return functools.partial(_base.BaseMethod._BACKBONES[name], "base")
-    # 1.0.2 has no table of constructors.
-    module = "torchvision.models" if name.startswith("resnet") else "solo.utils.backbones"
-    constructor: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return constructor
+    return backbones.EXTRA.get(name)
 
 
-def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:
+def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> nn.Module:
     """Return a backbone as solo-learn's methods build it."""
     check_backbone(name)
-    model = _constructor(name)(**backbones.arguments(name, stem, kwargs, image_size))
-    if name.startswith("resnet"):  # as in BaseMethod.__init__
-        model.fc = torch.nn.Identity()
-        if stem == "small":
-            model.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
-            model.maxpool = torch.nn.Identity()
-    return model
+    config = {
+        "method": {"name": "base", "kwargs": {}},
+        "backbone": {"name": name, "stem": stem, "kwargs": dict(kwargs)},
+        "dataset": {
+            "image_size": image_size,
+            "num_classes": 1,
+            "num_large_crops": 2,
+            "num_small_crops": 0,
+        },
+        "optimizer": {"lr": 0, "weight_decay": 0, "classifier_lr": 0},
+        "max_epochs": 1,
+        "batch_size": 1,
+    }
+    backbone: nn.Module = adapt("base")(OmegaConf.create(config)).backbone
+    return backbone
 
 
 def current_config(cfg: DictConfig) -> DictConfig:
@@ -296,7 +287,7 @@ def current_config(cfg: DictConfig) -> DictConfig:
     """
     backbone = cfg.backbone
     backbone_arguments = backbones.arguments(
-        backbone.name, backbone.stem, backbone.kwargs, cfg.dataset.get("image_size")
+        backbone.name, backbone.stem, backbone.kwargs, cfg.dataset.image_size
     )
     return OmegaConf.create(
         {
@@ -328,12 +319,14 @@ def current_config(cfg: DictConfig) -> DictConfig:
 def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
     """Convert our config to 1.0.2's keyword arguments, with the same parts disabled."""
     current: Any = OmegaConf.to_container(current_config(cfg))
-    encoder, encoder_kwargs = cfg.backbone.name, current["backbone"]["kwargs"]
+    momentum = current["momentum"]
+    encoder = cfg.backbone.name
+    encoder_kwargs = current["backbone"]["kwargs"]
     if encoder in SOLO_BACKBONES:
         encoder_kwargs["cifar"] = cfg.backbone.stem == "small"
     else:
         encoder = "vit_tiny"  # any name that 1.0.2 does not treat as a ResNet
-    arguments = {
+    return {
         **current["data"],
         **current["optimizer"],
         **current["method_kwargs"],
@@ -349,11 +342,8 @@ def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
         "min_lr": 0.0,
         "warmup_start_lr": 0.0,
         "warmup_epochs": 0,
+        # Methods without a momentum encoder ignore these.
+        "base_tau_momentum": momentum.get("base_tau"),
+        "final_tau_momentum": momentum.get("final_tau"),
+        "momentum_classifier": momentum.get("classifier"),
     }
-    if momentum := current["momentum"]:
-        arguments |= {
-            "base_tau_momentum": momentum["base_tau"],
-            "final_tau_momentum": momentum["final_tau"],
-            "momentum_classifier": momentum["classifier"],
-        }
-    return arguments

@@ -70,14 +70,10 @@ def read(path: str | Path, content: Any = None) -> Weights:
             f"{path} holds no state dict: save model.state_dict() or {{'state_dict': ...}}"
         )
     check_finite(state, path)
-    epoch, step = mapping.get("epoch"), mapping.get("global_step")
-    return Weights(
-        path,
-        state,
-        epoch + 1 if isinstance(epoch, int) else None,  # Lightning counts from 0
-        step if isinstance(step, int) else None,
-        from_solo_learn,
-    )
+    epoch = mapping.get("epoch")
+    if epoch is not None:
+        epoch += 1  # Lightning counts from 0
+    return Weights(path, state, epoch, mapping.get("global_step"), from_solo_learn)
 
 
 def read_file(path: Path, other_objects: bool = False) -> Any:
@@ -162,9 +158,7 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
     from rdm_solo.methods import solo_learn  # importing it takes seconds
 
     with torch.random.fork_rng(devices=[]):
-        backbone: nn.Module
-        backbone = solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
-        return backbone
+        return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
 
 
 def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
@@ -173,24 +167,21 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
     try:
         backbone.load_state_dict(weights.state)
     except RuntimeError as error:
-        shapes = recognise(weights.state) or "another network"
         mismatches = " ".join(str(error).split())
-        raise UserError(
-            f"{weights.path} does not fit {spec}; its shapes are those of {shapes}: "
-            f"{mismatches:.800}"
-        ) from error
+        raise UserError(f"{weights.path} does not fit {spec}: {mismatches:.800}") from error
     return backbone.eval().requires_grad_(False)
 
 
 def recognise(state: Mapping[str, Tensor]) -> Spec | None:
     """Return the backbone whose weights have these names and shapes; None if it is unknown."""
-    if "stem.0.weight" in state and "stages.0.conv1.weight" in state:
+    if "stages.0.conv1.weight" in state:
         width, channels = state["stem.0.weight"].shape[:2]
-        return Spec("small_resnet", "small", {"in_channels": int(channels), "width": int(width)})
+        return Spec("small_resnet", "small", {"in_channels": channels, "width": width})
     name = RESNETS.get(len(state))
     if name is None or "conv1.weight" not in state:
         return None
-    return Spec(name, "small" if state["conv1.weight"].shape[-1] == 3 else "imagenet")
+    kernel = state["conv1.weight"].shape[-1]
+    return Spec(name, "small" if kernel == 3 else "imagenet")
 
 
 def spec_of(weights: Weights) -> Spec:
