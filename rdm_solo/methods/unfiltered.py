@@ -31,7 +31,7 @@ class LateBuffers:
         for name, dim in self.late_buffers.items():
             if name in state:
                 rows = gather_equal(state[name].transpose(0, dim))
-                state[name] = rows.transpose(0, dim).contiguous()
+                state[name] = rows.transpose(0, dim)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
@@ -43,11 +43,11 @@ class LateBuffers:
         with torch.random.fork_rng(devices=[], enabled=bool(saved_buffers)):
             super().on_train_start()
         for name, saved in saved_buffers.items():
-            buffer, dim = getattr(self, name), self.late_buffers[name]
-            # This process's part; the last one can be shorter on another number of processes.
-            first = rank() * buffer.shape[dim]
-            length = min(buffer.shape[dim], saved.shape[dim] - first)
-            buffer.narrow(dim, 0, length).copy_(saved.narrow(dim, first, length))
+            buffer = getattr(self, name)
+            dim = self.late_buffers[name]
+            part = saved.split(buffer.shape[dim], dim)[rank()]
+            # The last part can be shorter if the number of processes has changed.
+            buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
 
 
 class SwAV(LateBuffers, solo_learn.adapt("swav")):
@@ -108,8 +108,8 @@ class Whitening(nn.Module):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
             centred = x - x.mean(0)
             covariance = centred.mT @ centred / (len(x) - 1)
-            identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-            covariance = (1 - self.eps) * covariance + self.eps * identity
+            covariance = (1 - self.eps) * covariance
+            covariance.diagonal().add_(self.eps)
             factor, failed = torch.linalg.cholesky_ex(covariance)
             factor = factor.where(failed == 0, torch.nan)
             return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
@@ -128,7 +128,9 @@ class DINO(solo_learn.adapt("dino")):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        loss, settings = self.dino_loss_func, cfg.method
-        loss.center_momentum = settings.center_momentum if settings.centring else 1.0
-        if not settings.sharpening:
+        loss = self.dino_loss_func
+        loss.center_momentum = cfg.method.center_momentum
+        if not cfg.method.centring:
+            loss.center_momentum = 1.0  # the centre stays zero
+        if not cfg.method.sharpening:
             loss.teacher_temp_schedule[:] = loss.student_temp
