@@ -12,8 +12,6 @@ ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
 # Families of methods, in the order of our documentation.
 FAMILIES = ("distilling", "clustering", "contrastive", "redundancy-reducing", "symmetric")
-# Losses by their minimum. Methods with the same minimum share a panel of the loss figure.
-LOSSES = {-1: "minus the cosine", 0: "2 - 2 cos"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,9 @@ class Method:
         softmax: whether outputs are compared after a softmax, not as unit vectors.
         no_filter: why the method takes no filter; empty if it takes one.
         class_path: ``module:class`` in this package, if the method has a class here.
-        loss_minimum: the smallest value of the loss, a key of :data:`LOSSES`; None if it depends
-            on temperatures.
+        loss_minimum: the smallest value of the loss: -1 for minus the cosine, 0 for 2 - 2 cos, None
+            if it depends on temperatures. Methods with the same minimum share a panel of the loss
+            figure.
         loss: solo-learn's name of the loss, without ``train_``; by default ``NAME_loss``. A loss
             with the name ``neg_cos_sim`` is always recognised.
         multi_crop: the versions of solo-learn in which it accepts small crops.
@@ -91,6 +90,7 @@ _OTHER_VIEW = "the projection of the other view"
 _ONE_NETWORK = "both branches are the same network, without a predictor"
 _NO_PREDICTOR = "it has no predictor"
 
+_distilling = partial(Method, family="distilling")
 _contrastive = partial(
     Method,
     family="contrastive",
@@ -119,19 +119,17 @@ _symmetric = partial(
 METHODS = {
     description.name: description
     for description in (
-        Method(
-            name="simsiam",
-            label="SimSiam",
-            family="distilling",
+        _distilling(
+            "simsiam",
+            "SimSiam",
             target="the projection of the other view, after the target filter",
             asymmetry="predictor",
             class_path="models:SimSiam",
             loss_minimum=-1,
         ),
-        Method(
-            name="byol",
-            label="BYOL",
-            family="distilling",
+        _distilling(
+            "byol",
+            "BYOL",
             target="the momentum network's projection of the other view, after the target filter",
             asymmetry="predictor",
             momentum=True,
@@ -142,8 +140,8 @@ METHODS = {
             gap_explanation=LAG,
         ),
         Method(
-            name="swav",
-            label="SwAV",
+            "swav",
+            "SwAV",
             family="clustering",
             target="Sinkhorn's assignment of the other view's logits to prototypes",
             asymmetry="sinkhorn",
@@ -156,10 +154,9 @@ METHODS = {
             collapse_advice="Lower optimizer.lr, or strengthen the assignment: raise "
             "method.kwargs.sk_iters or lower method.kwargs.sk_epsilon.",
         ),
-        Method(
-            name="dino",
-            label="DINO",
-            family="distilling",
+        _distilling(
+            "dino",
+            "DINO",
             target="the momentum network's softmax of the other view, centred and sharpened",
             asymmetry="centring",
             momentum=True,
@@ -172,10 +169,9 @@ METHODS = {
             "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
             "method.kwargs.teacher_temperature.",
         ),
-        Method(
-            name="nnsiam",
-            label="NNSiam",
-            family="distilling",
+        _distilling(
+            "nnsiam",
+            "NNSiam",
             target="the queue's nearest neighbour of the other view's projection, filtered",
             asymmetry="predictor",
             neighbours=True,
@@ -184,10 +180,9 @@ METHODS = {
             loss_minimum=-1,
             gap_explanation=_QUEUE,
         ),
-        Method(
-            name="nnbyol",
-            label="NNBYOL",
-            family="distilling",
+        _distilling(
+            "nnbyol",
+            "NNBYOL",
             target="the momentum network's earlier projection nearest to that of the other view, "
             "after the target filter",
             asymmetry="predictor",
@@ -199,10 +194,9 @@ METHODS = {
             paper_m=128,
             gap_explanation=_QUEUE,
         ),
-        Method(
-            name="ressl",
-            label="ReSSL",
-            family="distilling",
+        _distilling(
+            "ressl",
+            "ReSSL",
             target="the momentum network's projection of the other view; the loss compares the two "
             "by their similarities to a queue",
             momentum=True,
@@ -213,8 +207,8 @@ METHODS = {
             "below method.kwargs.temperature_q.",
         ),
         Method(
-            name="deepclusterv2",
-            label="DeepCluster v2",
+            "deepclusterv2",
+            "DeepCluster v2",
             family="clustering",
             target="the image's k-means cluster, one-hot; the first epoch has no target",
             asymmetry="clusters",
@@ -227,15 +221,15 @@ METHODS = {
             "method.kwargs.num_prototypes.",
         ),
         _contrastive(
-            name="simclr",
-            label="SimCLR",
+            "simclr",
+            "SimCLR",
             target=_OTHER_VIEW,
             no_filter=_ONE_NETWORK,
             loss="nce_loss",
         ),
         _contrastive(
-            name="supcon",
-            label="SupCon",
+            "supcon",
+            "SupCon",
             target="the projection; the loss pulls it to all views of the same class",
             versions=(CURRENT,),
             labels=True,
@@ -243,8 +237,8 @@ METHODS = {
             loss="nce_loss",
         ),
         _contrastive(
-            name="mocov2plus",
-            label="MoCo v2+",
+            "mocov2plus",
+            "MoCo v2+",
             target="the momentum network's projection of the other view",
             momentum=True,
             queue=True,
@@ -253,8 +247,8 @@ METHODS = {
             gap_explanation=_LAG_ALONE,
         ),
         _contrastive(
-            name="mocov3",
-            label="MoCo v3",
+            "mocov3",
+            "MoCo v3",
             target="the momentum network's projection of the other view, after the target filter",
             versions=(CURRENT,),
             asymmetry="predictor",
@@ -265,8 +259,8 @@ METHODS = {
             gap_explanation=LAG,
         ),
         _contrastive(
-            name="nnclr",
-            label="NNCLR",
+            "nnclr",
+            "NNCLR",
             target="the queue's nearest neighbour of the other view's projection, filtered",
             asymmetry="predictor",
             neighbours=True,
@@ -275,8 +269,8 @@ METHODS = {
             gap_explanation=_QUEUE,
         ),
         _contrastive(
-            name="all4one",
-            label="All4One",
+            "all4one",
+            "All4One",
             target="the momentum network's earlier projection nearest to that of the other view",
             versions=(CURRENT,),
             asymmetry="predictor",
@@ -288,22 +282,22 @@ METHODS = {
             gap_explanation=_QUEUE,
         ),
         _redundancy_reducing(
-            name="barlow_twins",
-            label="Barlow Twins",
+            "barlow_twins",
+            "Barlow Twins",
             loss="barlow_loss",
         ),
         _redundancy_reducing(
-            name="vicreg",
-            label="VICReg",
+            "vicreg",
+            "VICReg",
         ),
         _redundancy_reducing(
-            name="vibcreg",
-            label="VIbCReg",
+            "vibcreg",
+            "VIbCReg",
             versions=(CURRENT,),
         ),
         _redundancy_reducing(
-            name="wmse",
-            label="W-MSE",
+            "wmse",
+            "W-MSE",
             class_path="unfiltered:WMSE",
             target="the projection of the other view; the loss compares both after whitening",
             loss_minimum=0,
@@ -311,21 +305,21 @@ METHODS = {
             "method.kwargs.whitening_size to several times method.kwargs.proj_output_dim.",
         ),
         _redundancy_reducing(
-            name="intl",
-            label="INTL",
+            "intl",
+            "INTL",
             class_path="isotropic:INTL",
             target="the projection of the other view; the loss compares both after whitening",
             collapse_advice="Lower optimizer.lr, or raise method.kwargs.trace_weight.",
         ),
         _redundancy_reducing(
-            name="lejepa",
-            label="LeJEPA",
+            "lejepa",
+            "LeJEPA",
             class_path="isotropic:LeJEPA",
             target="the mean of both views' projections",
             collapse_advice="Lower optimizer.lr, or raise method.kwargs.sigreg_weight.",
         ),
-        _symmetric(name="symsimsiam", label="SymSimSiam"),
-        _symmetric(name="vanilla", label="Vanilla"),
+        _symmetric("symsimsiam", "SymSimSiam"),
+        _symmetric("vanilla", "Vanilla"),
     )
 }
 
