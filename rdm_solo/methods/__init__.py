@@ -1,21 +1,21 @@
 """The methods, for both versions of solo-learn; solo-learn is imported on first use."""
 
-import importlib
-from typing import Any
+from rdm_solo import import_on_first_use
 
-_MODULES = {
-    "BYOL": "models",
-    "DINO": "unfiltered",
-    "SimSiam": "models",
-    "SwAV": "unfiltered",
-    "SymSimSiam": "symmetric",
-    "build": "building",
-    "prepare": "building",
-}
-__all__ = list(_MODULES)
+__all__ = [
+    "BYOL",
+    "DINO",
+    "SimSiam",
+    "SwAV",
+    "SymSimSiam",
+    "build",
+    "prepare",
+]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"rdm_solo.methods.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = import_on_first_use(
+    __all__,
+    "rdm_solo.methods.building",
+    "rdm_solo.methods.models",
+    "rdm_solo.methods.symmetric",
+    "rdm_solo.methods.unfiltered",
+)
