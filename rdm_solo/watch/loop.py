@@ -64,9 +64,9 @@ class Watch:
             False and 0 refuse a folder that holds a run.
             In an empty folder both start with epoch 1.
         leads: whether the target should have the higher effective rank; otherwise negative gaps
-            are not reported. By default it is True for modules with a predictor whose class has
-            the name SimSiam, BYOL, NNSiam or NNBYOL, and (only with :class:`WatchCallback`) for
-            solo-learn's SwAV, DINO and DeepCluster v2.
+            are not reported. By default it is True if the module's class has the name of one of
+            our methods whose target should have the higher rank, and the module has a predictor
+            or, with :class:`WatchCallback`, is one of solo-learn's.
         bounds: when to warn. Rank and variance are not judged in the first 3 epochs unless
             ``Bounds(warmup=0)`` is passed.
         steps_per_epoch: number of steps over which the measured steps are spread evenly; by
