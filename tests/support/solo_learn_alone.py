@@ -2,16 +2,36 @@
 
 Nothing of this package is imported. Release 1.0.2 was written for torch 1.9 and Lightning 1.4.
 Hooks that Lightning 2 calls differently are adapted here, and a function that torch has renamed
-gets its old name. No computation of solo-learn is replaced.
+gets its old name. Of solo-learn's computation nothing is replaced, only torchvision's network.
 """
 
+import json
 import sys
 import types
 import warnings
 
 import torch
+import torchvision
 
 BATCH = 16
+
+
+class TinyResNet(torch.nn.Module):
+    """A network of two layers with the attributes of torchvision's ResNets that solo-learn uses.
+
+    solo-learn replaces ``conv1`` by its stem for CIFAR.
+    """
+
+    def __init__(self, **options) -> None:
+        super().__init__()
+        self.inplanes = 16
+        self.conv1 = torch.nn.Conv2d(3, 64, 7, bias=False)
+        self.conv2 = torch.nn.Conv2d(64, self.inplanes, 3, bias=False)
+        self.norm = torch.nn.BatchNorm2d(self.inplanes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = self.norm(self.conv2(self.conv1(x)))
+        return maps.relu().mean((2, 3))
 
 
 def batches(steps: int, side: int = 4) -> torch.utils.data.DataLoader:
@@ -46,7 +66,7 @@ def trained(model, pl, epochs: int, steps: int, precision: str = "32") -> tuple[
     return losses, model.state_dict()
 
 
-def _for_lightning_2(kind: type, pl) -> type:
+def _for_lightning_2(kind: type) -> type:
     """Return a class of 1.0.2 whose hooks Lightning 2 can call."""
 
     class Adapted(kind):
@@ -56,17 +76,16 @@ def _for_lightning_2(kind: type, pl) -> type:
             if hasattr(kind, "momentum_pairs"):
                 super().on_train_batch_end(outputs, batch, batch_idx, 0)
 
-        def clip_gradients(self, clip, *args, **kwargs):
-            # DINO has its own method with the name of Lightning's hook.
-            owner = pl.LightningModule if isinstance(clip, torch.optim.Optimizer) else kind
-            owner.clip_gradients(self, clip, *args, **kwargs)
+        def configure_gradient_clipping(self, *args, **kwargs):
+            """Do not call DINO's own clip_gradients, as Lightning would."""
 
     return Adapted
 
 
 def main() -> None:
     torch.set_num_threads(1)  # several threads would sum in another order
-    settings = torch.load(sys.argv[1], weights_only=False)
+    settings = json.loads(sys.argv[1])
+    torchvision.models.resnet18 = TinyResNet
     # 1.0.2 imports a schedule, which is not used, from a package that Lightning 2 does not fit.
     for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
         sys.modules[name] = types.ModuleType(name)
@@ -88,7 +107,7 @@ def main() -> None:
             cfg = METHODS[name].add_and_assert_specific_cfg(OmegaConf.create(options))
             model = METHODS[name](cfg)
         else:
-            model = _for_lightning_2(METHODS[name], pl)(**options)
+            model = _for_lightning_2(METHODS[name])(**options)
         if name == "swav" and not settings["current"]:  # as the current version has them
             model.prototypes.weight_g.data.fill_(1)
             model.prototypes.weight_g.requires_grad = False
