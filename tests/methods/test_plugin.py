@@ -1,4 +1,4 @@
-"""solo-learn's own entry point with our methods, and our callbacks on its own modules."""
+"""solo-learn's own entry point with our methods."""
 
 import inspect
 import re
@@ -9,16 +9,11 @@ import torch
 from conftest import ROOT, command
 from omegaconf import OmegaConf
 from support.image_files import write_tree
-from support.small_methods import batch, configure, foreign, loss_of
-from support.small_runs import SILENT, rows
+from support.small_methods import batch, configure, loss_of
 
-from rdm_solo import callbacks, data, methods, register_methods
-from rdm_solo.data import Pipeline, Views
+from rdm_solo import methods, register_methods
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import registration, solo_learn
-from rdm_solo.runs import spectra_files
-from rdm_solo.train.training_data import DataModule
 
 current = pytest.mark.skipif(not solo_learn.CURRENT, reason="1.0.2 has no YAML")
 
@@ -112,20 +107,3 @@ def test_refusals(kwargs, message):
     cfg.method_kwargs = {"proj_hidden_dim": 16, "proj_output_dim": 8, **kwargs}
     with pytest.raises(UserError, match=message):
         registration.RDMSimSiam(cfg)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_diagnostics_measure_solo_learns_own_modules(tmp_path):
-    """1.0.2's classes run with today's Lightning only through our adapter."""
-    model = foreign("dino", solo_learn.adapt("dino"))
-    dataset = data.synthetic(num_train=16, num_val=16, size=8)
-    module = DataModule(dataset, Views([Pipeline(size=8, num_crops=2)]), batch_size=8)
-    options = {"max_epochs": 1, "limit_val_batches": 0, "use_distributed_sampler": False}
-    measures = [callbacks.Diagnostics(tmp_path), callbacks.EpochTable(tmp_path)]
-    trainer = pl.Trainer(**SILENT, **options, callbacks=measures)
-    trainer.fit(model, datamodule=module)
-    (row,) = rows(tmp_path)
-    assert row["erank/online"] >= 1
-    assert abs(row["erank/gap"]) > 1e-6
-    spectra = spectra_files.read(tmp_path)[0]
-    assert spectra["lam_online"].shape == (1, 24)
