@@ -11,6 +11,7 @@ import torchvision
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from support.small_methods import foreign, load
+from torch import Tensor
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
@@ -20,7 +21,7 @@ from rdm_solo.methods.weight_files import Spec
 SMALL = Spec("small_resnet", "small", {"in_channels": 1, "width": 4})
 
 
-def randomise(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def randomise(module: torch.nn.Module) -> dict[str, Tensor]:
     """Draw every value of a module's state, running statistics included."""
     torch.manual_seed(0)
     state = module.state_dict()
@@ -30,11 +31,11 @@ def randomise(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def weights(spec: Spec) -> dict[str, torch.Tensor]:
+def weights(spec: Spec) -> dict[str, Tensor]:
     return randomise(weight_files.build(spec))
 
 
-def assert_same(backbone: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+def assert_same(backbone: torch.nn.Module, state: dict[str, Tensor]) -> None:
     torch.testing.assert_close(dict(backbone.state_dict()), dict(state), rtol=0, atol=0)
 
 
@@ -93,8 +94,10 @@ def test_torchvisions_file_gives_torchvisions_features(tmp_path):
     [("", "small", False), ("backbone.", "small", True), ("", "imagenet", True)],
 )
 def test_a_warning_names_what_is_assumed_about_the_stem(prefix, stem, certain, tmp_path, caplog):
-    state = weights(Spec("resnet18", stem))
-    torch.save({prefix + name: value for name, value in state.items()}, tmp_path / "a.pt")
+    state = {}
+    for name, value in weights(Spec("resnet18", stem)).items():
+        state[prefix + name] = value
+    torch.save(state, tmp_path / "a.pt")
     file = weight_files.read(tmp_path / "a.pt")
     assumption = weight_files.assumed_stem(file, weight_files.spec_of(file))
     if certain:
