@@ -105,15 +105,14 @@ class ChosenFilter:
         """
         if not self.spectral:
             return None
-        if self.momentum:  # other batches' singular values decide
+        # With momentum, other batches' singular values decide.
+        if self.momentum or self.branch == "both":
             return 0
         slope = 0
         if self.function in FUNCTIONS:
             slope = FUNCTIONS[self.function].slope
         if self.power and p is not None and not self.reverses(p):
             slope = (p > 0) - (p < 0)
-        if self.branch == "both":
-            return 0
         return -slope if self.on_target else slope
 
     def reverses(self, p: float | None) -> bool:

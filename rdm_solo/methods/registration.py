@@ -4,7 +4,6 @@
 """
 
 from dataclasses import replace
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,9 +13,7 @@ from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 
 
 class _FromSoloConfig:
-    """A method that reads its options from solo-learn's own config."""
-
-    defaults: dict[str, Any]
+    """A method that reads its options, with ``defaults``, from solo-learn's own config."""
 
     @classmethod
     def add_and_assert_specific_cfg(cls, cfg: DictConfig) -> DictConfig:

@@ -17,8 +17,6 @@ class LateBuffers:
     along which they are split over processes.
     """
 
-    late_buffers: dict[str, int]
-
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
         """Return the names of buffers that DDP must not broadcast from the first process."""

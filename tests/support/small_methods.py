@@ -30,13 +30,13 @@ def configure(*overrides: str, crops: tuple[int, int] = (2, 0)):
     return cfg
 
 
-def make(*overrides: str, seed: int = 0, crops: tuple[int, int] = (2, 0)):
-    torch.manual_seed(seed)
+def make(*overrides: str, crops: tuple[int, int] = (2, 0)):
+    torch.manual_seed(0)
     return methods.build(configure(*overrides, crops=crops))
 
 
-def foreign(name: str, make=None):
-    """Return a small model of the installed solo-learn's own class, or ``make(cfg)``."""
+def foreign(name: str):
+    """Return a small model of the installed solo-learn's own class."""
     cfg = configure(
         f"method={name}", "backbone.name=resnet18", "backbone.kwargs.zero_init_residual=false"
     )
@@ -44,8 +44,6 @@ def foreign(name: str, make=None):
         if cfg.method.kwargs.get(option):
             cfg.method.kwargs[option] = size
     torch.manual_seed(0)
-    if make:
-        return make(cfg)
     if solo_learn.CURRENT:
         return solo_learn.TABLE[name](solo_learn.current_config(cfg))
     return solo_learn.TABLE[name](**solo_learn.legacy_arguments(cfg))
