@@ -1,6 +1,5 @@
 """Compute a filter's gains and apply them to the rows of a batch and to their gradient."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -18,24 +17,25 @@ def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     r"""Return the detached gains :math:`g(\sigma)`, with 0 for rounding noise.
 
     An elementwise function receives all singular values. Any other function receives those above
-    noise, and selecting these synchronises with an accelerator. Shapes: ``-> (r,)``.
+    noise, and selecting these synchronises with an accelerator. If no row of the batch is finite,
+    the gains are NaN, and so is the loss. Shapes: ``-> (r,)``.
 
     >>> from rdm_solo.filters import decompose, get
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), get(torch.sqrt))
     tensor([1., 2.], dtype=torch.float64)
     """
     sigma, kept = spectrum.sigma, spectrum.kept
-    if not len(sigma):  # a CPU keeps no direction of a batch of zeros
-        return sigma
     # Functions get copies, because they may change their argument.
     if g.elementwise:
         gain = g(sigma.clone(), spectrum.n).detach()
-        return gain.where(kept, 0.0)
-    gain = torch.zeros_like(sigma)
-    signal = sigma[kept]
-    if len(signal):
-        gain[kept] = g(signal, spectrum.n).detach()
-    return gain
+        gain = gain.where(kept, 0.0)
+    else:
+        gain = torch.zeros_like(sigma)
+        signal = sigma[kept]
+        if len(signal):
+            gain[kept] = g(signal, spectrum.n).detach()
+    has_finite_row = spectrum.broken_rows < spectrum.n
+    return gain.where(has_finite_row, torch.nan)
 
 
 def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -50,25 +50,16 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
     >>> rescale(spectrum, torch.full((2,), 1e-300, dtype=torch.float64))
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    if not len(gain):
-        return gain
     low, high = 1e-4, 1e15
     if spectrum.dtype == torch.float16:
         low, high = 1e-3, 1e3
-    peak = _largest(spectrum.sigma * gain)
-    largest_gain = _largest(gain)
+    peak = (spectrum.sigma * gain).abs().amax()
+    largest_gain = gain.abs().amax()
     fits = (low <= peak) & (peak <= high) & (largest_gain <= LARGEST_GAIN)
     # The peak becomes 1, or less where the largest gain would exceed its limit.
-    divisor = torch.maximum(peak, largest_gain / LARGEST_GAIN).clamp_min(1e-300)
+    divisor = torch.maximum(peak, largest_gain / LARGEST_GAIN)
+    divisor = divisor.clamp_min(1e-300)
     return torch.where(fits, gain, gain / divisor)
-
-
-class Operator(NamedTuple):
-    """``W = V g V^T`` for the backward pass; ``matrix`` is W, or ``V^T`` if ``gain`` is given."""
-
-    matrix: Tensor
-    gain: Tensor | None
-    negligible: Tensor | None
 
 
 def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -82,41 +73,25 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     tensor([[2., 0.],
             [0., 1.]])
     """
-    gain = _nan_if_broken(spectrum, gain)
+    vectors = spectrum.vectors
     if spectrum.factors is not None:
-        return _from_factors(spectrum, gain, *spectrum.factors)
-    left = spectrum.vectors
-    if not spectrum.dual:
-        return _filter_by(spectrum, (left * gain) @ left.mT)
-    # With U alone, the filtered rows are U g U^T X.
-    mixture = (left[spectrum.local] * gain) @ left.mT
-    out = _without_negligible(mixture, spectrum) @ spectrum.rows
-    return out.to(spectrum.dtype)
+        out = _from_factors(spectrum, gain, *spectrum.factors)
+    elif spectrum.dual:
+        # From U alone: the filtered rows are U g U^T X.
+        mixture = (vectors[spectrum.local] * gain) @ vectors.mT
+        out = mixture @ spectrum.rows
+    else:
+        W = (vectors * gain) @ vectors.mT
+        out = spectrum.rows @ W
+    return _as_result(out, spectrum)
 
 
-def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
-    """Return this process's rows times a k x k matrix."""
-    out = _without_negligible(batch.rows @ matrix, batch)
-    return out.to(batch.dtype)
+class Operator(NamedTuple):
+    """``W = V g V^T`` for the backward pass; ``matrix`` is W, or ``V^T`` if ``gain`` is given."""
 
-
-def _from_factors(spectrum: Spectrum, gain: Tensor, u: Tensor, vh: Tensor) -> Tensor:
-    """Return this process's rows of a float64 batch, each in the form with the smaller error bound.
-
-    ``U sigma g V^T`` has rounding errors of about ``eps max(sigma g)`` in every row, which is too
-    much for short rows. ``x V g V^T`` has ``eps |x| max(g)``, which is too much for long rows if g
-    is large on weak directions.
-    """
-    rows = spectrum.rows[spectrum.local]
-    if not len(gain):  # a CPU keeps no direction of a batch of zeros
-        return torch.zeros_like(rows)
-    filtered = spectrum.sigma * gain
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    is_short = lengths * _largest(gain) <= _largest(filtered)
-    by_product = (rows @ vh.mT) * gain
-    by_factors = u[spectrum.local] * filtered
-    left = torch.where(is_short, by_product, by_factors)
-    return _without_negligible(left, spectrum) @ vh
+    matrix: Tensor
+    gain: Tensor | None
+    negligible: Tensor | None
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
@@ -132,26 +107,27 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     tensor([[8., 0.],
             [0., 2.]])
     """
-    gain = _nan_if_broken(spectrum, gain)
-    if spectrum.factors is not None:
-        _, vh = spectrum.factors
-        out = _from_factors(spectrum, gain, *spectrum.factors)
-        return out, Operator(vh, gain, spectrum.negligible)
     vectors, sigma = spectrum.vectors, spectrum.sigma
-    if not spectrum.dual:
-        W = (vectors * gain) @ vectors.mT
-        out = _filter_by(spectrum, W)
-        if spectrum.dtype != torch.float64:
-            W = W.float()
-        return out, Operator(W, None, spectrum.negligible)
-    # From U alone: V^T = U^T X / sigma, and x W = U sigma g V^T.
-    work = product_dtype(torch.float32)
-    vh = ((vectors / sigma).mT @ spectrum.rows).to(work)
-    left = (vectors * (sigma * gain))[spectrum.local]
-    left = _without_negligible(left, spectrum).to(work)
-    with torch.autocast(vh.device.type, enabled=False):
-        out = left @ vh
-    return out.to(spectrum.dtype), Operator(vh.float(), gain.float(), spectrum.negligible)
+    stored = torch.promote_types(spectrum.dtype, torch.float32)
+    operator_gain: Tensor | None = gain.to(stored)
+    if spectrum.factors is not None:
+        _, matrix = spectrum.factors
+        out = _from_factors(spectrum, gain, *spectrum.factors)
+    elif spectrum.dual:
+        # From U alone: V^T = U^T X / sigma, and x W = U sigma g V^T.
+        work = product_dtype(torch.float32)
+        matrix = (vectors / sigma).mT @ spectrum.rows
+        matrix = matrix.to(work)
+        left = vectors * (sigma * gain)
+        left = left[spectrum.local].to(work)
+        with torch.autocast(left.device.type, enabled=False):
+            out = left @ matrix
+    else:
+        matrix = (vectors * gain) @ vectors.mT
+        operator_gain = None
+        out = spectrum.rows @ matrix
+    operator = Operator(matrix.to(stored), operator_gain, spectrum.negligible)
+    return _as_result(out, spectrum), operator
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
@@ -167,34 +143,39 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     tensor([[2., 2.],
             [2., 2.]])
     """
-    matrix, gain, negligible = operator
-    work = product_dtype(matrix.dtype)
-    matrix = matrix.to(work)
+    work = product_dtype(operator.matrix.dtype)
+    matrix = operator.matrix.to(work)
     grad_x = grad.to(work)
-    if negligible is not None:
-        grad_x = grad_x.masked_fill(negligible, 0.0)
+    if operator.negligible is not None:
+        grad_x = grad_x.masked_fill(operator.negligible, 0.0)
     with torch.autocast(grad.device.type, enabled=False):
-        if gain is not None:
-            grad_x = (grad_x @ matrix.mT) * gain.to(work)
+        if operator.gain is not None:
+            grad_x = (grad_x @ matrix.mT) * operator.gain.to(work)
         grad_x = grad_x @ matrix
     return grad_x.to(grad.dtype)
 
 
-def _without_negligible(x: Tensor, batch: Batch) -> Tensor:
-    """Set negligible rows to zero, in place."""
-    if batch.negligible is None:
-        return x
-    return x.mul_((~batch.negligible).to(x))
+def _from_factors(spectrum: Spectrum, gain: Tensor, u: Tensor, vh: Tensor) -> Tensor:
+    """Return this process's rows of a float64 batch, each in the form with the smaller error bound.
+
+    ``U sigma g V^T`` has rounding errors of about ``eps max(sigma g)`` in every row, which is too
+    much for short rows. ``x V g V^T`` has ``eps |x| max(g)``, which is too much for long rows if g
+    is large on weak directions.
+    """
+    rows = spectrum.rows[spectrum.local]
+    filtered = spectrum.sigma * gain
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    is_short = lengths * gain.abs().amax() <= filtered.abs().amax()
+    by_product = (rows @ vh.mT) * gain
+    by_factors = u[spectrum.local] * filtered
+    left = torch.where(is_short, by_product, by_factors)
+    return left @ vh
 
 
-def _nan_if_broken(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    """Return the gains, or NaN if no row of the batch is finite, so that the loss is NaN."""
-    if spectrum.negligible is None:
-        return gain
-    return torch.where(spectrum.broken_rows == spectrum.n, torch.nan, gain)
-
-
-def _largest(values: Tensor) -> Tensor:
-    """Return the largest absolute value."""
-    size: Tensor = torch.linalg.vector_norm(values, math.inf)
-    return size
+def _as_result(out: Tensor, batch: Batch) -> Tensor:
+    """Set negligible rows to zero, in place, and return the rows in the input's dtype."""
+    if batch.negligible is not None:
+        # A product, because a batch without a finite row must stay NaN.
+        is_row = ~batch.negligible
+        out.mul_(is_row.to(out))
+    return out.to(batch.dtype)

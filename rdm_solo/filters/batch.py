@@ -8,8 +8,9 @@ from torch import Tensor
 
 from rdm_solo.ground.distributed import gather_equal, rank, sum_over_processes, world_size
 
-# Used as the singular values of a batch of zeros, because its inverse is in range.
-SMALLEST = 1e-150
+# The singular value of a batch of zeros. Its inverse is in range, and it is smaller than the square
+# root of any positive float64 number.
+SMALLEST = 1e-200
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
@@ -77,41 +78,36 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
     n, k = len(x) * world_size(), x.shape[1]
     dual = n < k and not running
     by_svd = x.dtype == torch.float64 and not running
+    needs_all_rows = dual or by_svd
     # Half-precision rows are gathered before they are converted.
     rows, start = x, 0
-    if dual or by_svd:
+    if needs_all_rows:
         rows, start = gather_equal(x), rank() * len(x)
     local = slice(start, start + len(x))
     # A copy, because broken rows are set to zero in place.
     rows = rows.detach().to(torch.float64, copy=True)
 
-    gram = None
-    if dual and not by_svd:
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    is_broken = ~lengths.isfinite()
+    broken_rows = is_broken.sum()
+    if not _is_known_zero(broken_rows):
+        rows.masked_fill_(is_broken[:, None], 0.0)
+        lengths.masked_fill_(is_broken, 0.0)
+    digits = torch.float32
+    if by_svd:
+        digits = torch.float64
+        gram, squares = None, lengths.square()
+    elif dual:
         gram = gather_equal(rows[local] @ rows.mT)
         squares = gram.diagonal()
     else:
-        squares = rows.square().sum(dim=1)
-    is_broken = ~squares.isfinite()
-    broken_rows = is_broken.sum()
-    if not _is_known_zero(broken_rows):
-        # On a CPU the product takes half the time of masked_fill_.
-        is_whole = ~is_broken[:, None]
-        rows.nan_to_num_(0.0, 0.0, 0.0).mul_(is_whole.to(rows))
-        # Products of a broken row are NaN or infinite; all other products are finite.
-        # This changes the squares in both cases: they may be a view of the Gram matrix.
-        products = squares if gram is None else gram
-        products.nan_to_num_(0.0, 0.0, 0.0)
-    if dual or by_svd:
-        total = squares.sum()
-    else:
         gram = sum_over_processes(rows.mT @ rows)
-        total = gram.diagonal().sum()
+        squares = gram.diagonal()  # of columns, with the same sum
 
-    digits = torch.float64 if by_svd else torch.float32
-    row_cut = relative_cut(digits, n, k)
-    is_negligible = squares <= total * (row_cut**2 / n)
+    root_mean_square = (squares.sum() / n).sqrt()
+    is_negligible = lengths <= relative_cut(digits, n, k) * root_mean_square
     negligible_rows = is_negligible.sum()
-    if world_size() > 1 and not (dual or by_svd):
+    if not needs_all_rows:
         counts = sum_over_processes(torch.stack([broken_rows, negligible_rows]))
         broken_rows, negligible_rows = counts.unbind()
     negligible = None
@@ -192,15 +188,14 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
     kept = sigma > largest * relative_cut(digits, batch.n, batch.k)
     directions = kept.sum()
     if sigma.device.type == "cpu":
-        # Singular values ascend, so noise comes first.
-        noise = len(sigma) - int(directions)
+        # Singular values ascend, so noise comes first. A batch of zeros keeps one direction.
+        noise = min(len(sigma) - int(directions), len(sigma) - 1)
         sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]
         if factors is not None:
             u, vh = factors
             factors = u[:, noise:], vh[noise:]
-    else:
-        smallest = torch.where(kept, sigma, largest).amin()
-        sigma = sigma.clamp_min(smallest.clamp_min(SMALLEST))
+    smallest = torch.where(kept, sigma, largest).amin()
+    sigma = sigma.clamp_min(smallest.clamp_min(SMALLEST))
     return Spectrum(
         **vars(batch),
         sigma=sigma,
