@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING
 from rdm_solo import import_on_first_use
 
 if TYPE_CHECKING:
-    from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
-    from rdm_solo.filters.batch import Spectrum, decompose, relative_cut
+    from rdm_solo.filters.batch import decompose, relative_cut
     from rdm_solo.filters.functions import get, names, register, takes_p
     from rdm_solo.filters.schedules import Schedule, as_schedule
     from rdm_solo.filters.spectral_filter import SpectralFilter
 
 __all__ = [
-    "Operator",
     "Schedule",
     "SpectralFilter",
-    "Spectrum",
     "as_schedule",
     "decompose",
-    "filter_gradient",
-    "filter_online",
-    "filter_target",
     "get",
     "names",
     "register",
@@ -38,6 +32,5 @@ __getattr__ = import_on_first_use(
     "rdm_solo.filters.schedules",
     "rdm_solo.filters.functions",
     "rdm_solo.filters.batch",
-    "rdm_solo.filters.application",
     "rdm_solo.filters.spectral_filter",
 )

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.ground.errors import UserError, suggest
-from rdm_solo.ground.values import check_integer, check_number
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_choice, check_integer, check_number
 
 Function = Callable[..., Tensor]
 
@@ -38,6 +38,8 @@ class Entry:
 
 
 _ENTRIES: dict[str, Entry] = {}
+# The functions of this package, without those that users register; filled at the end.
+SHIPPED: dict[str, Entry] = {}
 
 
 def register(
@@ -45,8 +47,8 @@ def register(
 ) -> Callable[[Function], Function]:
     """Register ``g(sigma, ...)`` under a name; :class:`Entry` explains the options.
 
-    ``sigma`` is a float64 tensor of positive singular values. The result must have the same shape
-    and a real dtype: float64, float32, integer or boolean. A parameter ``p`` is the exponent, and
+    ``sigma`` is a float64 tensor of positive singular values. The result is a tensor of the same
+    shape, which is cast to float64. A parameter ``p`` is the exponent, and
     ``rows`` is the number of rows of the global batch. All other parameters are set by name:
     ``get(name, keep=8)``, or ``filter.keep=8`` on the command line.
 
@@ -61,11 +63,8 @@ def register(
 
     def add(function: Function) -> Function:
         # Rerunning a notebook cell replaces its function.
-        existing = _ENTRIES.get(name)
-        if existing and existing.function.__qualname__ != function.__qualname__:
-            raise UserError(
-                f"the filter function {name!r} is already registered; choose another name."
-            )
+        if name in SHIPPED:
+            raise UserError(f"the package has a filter function {name!r}; choose another name.")
         _ENTRIES[name] = Entry(function, formula, slope, logarithmic)
         return function
 
@@ -87,14 +86,14 @@ def takes_p(function: str | Function) -> bool:
     >>> takes_p("pow"), takes_p("log1p")
     (True, False)
     """
-    return "p" in _parameters(_lookup(function))
+    return "p" in _signature(_lookup(function)).parameters
 
 
-def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
+def _signature(function: Function) -> inspect.Signature:
     try:
-        return inspect.signature(function).parameters
+        return inspect.signature(function)
     except ValueError:  # builtins such as torch.sqrt have no signature
-        return {}
+        return inspect.signature(identity)
 
 
 def formula(name: str, **values: object) -> str:
@@ -105,7 +104,7 @@ def formula(name: str, **values: object) -> str:
     """
     entry = _ENTRIES[name]
     shown = {}
-    for key, parameter in _parameters(entry.function).items():
+    for key, parameter in _signature(entry.function).parameters.items():
         value = values.get(key, parameter.default)
         shown[key] = f"{value:g}" if isinstance(value, Real) else value
     return entry.formula.format(**shown)
@@ -129,19 +128,15 @@ class BoundFunction:
 
     def __call__(self, sigma: Tensor, rows: int | None = None) -> Tensor:
         options = {}
-        if self.takes_rows:
-            if rows is None:
-                raise UserError(f"the filter function {self.name!r} needs rows, the batch's size.")
+        if self.takes_rows and rows is not None:
             options["rows"] = rows
-        gain: object = self.function(sigma, **options)
-        rule = f"the filter function {self.name!r} must return one number for each singular value"
-        if not isinstance(gain, Tensor):
-            raise UserError(f"{rule}, got {type(gain).__name__}.")
-        if gain.shape != sigma.shape:
-            raise UserError(f"{rule}, got shape {tuple(gain.shape)} for {len(sigma)} of them.")
-        is_half = gain.is_floating_point() and torch.finfo(gain.dtype).bits < 32
-        if is_half or gain.is_complex():
-            raise UserError(f"{rule}, real and in float32 or float64, got {gain.dtype}.")
+        gain = self.function(sigma, **options)
+        shape = getattr(gain, "shape", None)
+        if shape != sigma.shape:
+            raise UserError(
+                f"the filter function {self.name!r} must return one number for each singular "
+                f"value, got {type(gain).__name__} of shape {shape} for {len(sigma)} of them."
+            )
         return gain.to(sigma)
 
 
@@ -157,29 +152,19 @@ def get(name: str | Function, p: float | None = None, **parameters: Any) -> Boun
     Traceback (most recent call last):
     ...
     rdm_solo.ground.errors.UserError: the filter function 'torch.sum' must return one number for \
-each singular value, got shape () for 8 of them.
+each singular value, got Tensor of shape torch.Size([]) for 8 of them.
     """
     function = _lookup(name)
-    shown = label(name)
-    accepted = _parameters(function)
-    if "p" in accepted:
-        if p is None:
-            raise UserError(f"the filter function {shown!r} needs an exponent p, got none.")
+    signature = _signature(function)
+    if p is not None:
         parameters["p"] = as_schedule(p)(0)
-    elif p is not None:
-        raise UserError(
-            f"the filter function {shown!r} takes no exponent, got p={p}; omit p or choose 'pow'."
-        )
-    takes_rows = "rows" in accepted
-    if accepted:
-        rows = {"rows": 1} if takes_rows else {}
-        try:
-            inspect.signature(function).bind(None, **parameters, **rows)
-        except TypeError as error:
-            raise UserError(f"the filter function {shown!r}: {error}.") from error
-    if parameters:
-        function = functools.partial(function, **parameters)
-    bound = BoundFunction(function, shown, takes_rows)
+    takes_rows = "rows" in signature.parameters
+    rows = {"rows": 1} if takes_rows else {}
+    try:
+        signature.bind(None, **parameters, **rows)
+    except TypeError as error:
+        raise UserError(f"the filter function {label(name)}{signature}: {error}.") from error
+    bound = BoundFunction(functools.partial(function, **parameters), label(name), takes_rows)
     return replace(bound, elementwise=_is_elementwise(bound))
 
 
@@ -188,11 +173,13 @@ def _is_elementwise(gain: BoundFunction) -> bool:
 
     A function that divides by the sum of its inputs, for example, is not elementwise.
     """
+    rows = 256
     sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
-    expected = gain(sigma.clone(), 256)
+    expected = gain(sigma.clone(), rows)
     for copies in (5, 100):
         smallest = sigma[:1].expand(copies)
-        values = gain(torch.cat([smallest, sigma]), 256)[copies:]
+        repeated = torch.cat([smallest, sigma])
+        values = gain(repeated, rows)[copies:]
         if not torch.allclose(values, expected, rtol=1e-12, equal_nan=True):
             return False
     return True
@@ -201,20 +188,13 @@ def _is_elementwise(gain: BoundFunction) -> bool:
 def _lookup(name: str | Function) -> Function:
     if callable(name):
         return name
-    if name in _ENTRIES:
+    if "." not in name:
+        name = check_choice("the filter function", name, names())
         return _ENTRIES[name].function
-    if "." not in str(name):
-        raise UserError(
-            f"unknown filter function {name!r}{suggest(name, names()) or '.'} "
-            f"Registered: {', '.join(names())}. Add others with rdm_solo.filters.register."
-        )
     try:
         return pkgutil.resolve_name(name)  # type: ignore[no-any-return]
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"the filter function {name!r} cannot be imported ({error}); pass a registered "
-            f"name ({', '.join(names())}) or MODULE.FUNCTION."
-        ) from error
+        raise UserError(f"the filter function {name!r} cannot be imported: {error}.") from error
 
 
 def label(name: str | Function) -> str:
@@ -267,14 +247,16 @@ def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
     """
     check_number("filter.alpha", alpha, 1e-6)
     check_number("filter.eps", eps, 0)
-    return (sigma / sigma.max()).pow(2 * alpha) + eps
+    share = sigma / sigma.max()
+    return share.pow(2 * alpha) + eps
 
 
 @register("truncate", formula="1 for the {keep} largest σ, otherwise 0")
 def truncate(sigma: Tensor, keep: int = 16) -> Tensor:
     """g(sigma) = 1 for the ``keep`` largest and for ties with the last of them, otherwise 0."""
     check_integer("filter.keep", keep, 1)
-    return sigma >= sigma.topk(min(keep, len(sigma))).values.min()
+    largest = sigma.topk(min(keep, len(sigma))).values
+    return sigma >= largest.min()
 
 
 @register("iternorm", formula="σ^-1 after {steps} Newton steps", slope=-1)
@@ -287,7 +269,8 @@ def iternorm(sigma: Tensor, rows: int, steps: int = 4) -> Tensor:
     """
     check_integer("filter.steps", steps, 1)
     total = sigma.square().sum()
-    share, gain = sigma.square() / total, torch.ones_like(sigma)
+    share = sigma.square() / total
+    gain = torch.ones_like(sigma)
     for _ in range(steps):
         gain = (3 * gain - gain**3 * share) / 2
     return gain * (rows / total).sqrt()
@@ -297,8 +280,8 @@ def iternorm(sigma: Tensor, rows: int, steps: int = 4) -> Tensor:
 def shrink(sigma: Tensor, rows: int, eps: float = 0.01) -> Tensor:
     """g(sigma) = (sigma^2 / rows + eps)^(-1/2): whitening that multiplies by at most eps^(-1/2)."""
     check_number("filter.eps", eps, 1e-12)
-    return (sigma.square() / rows + eps).rsqrt()
+    lam = sigma.square() / rows
+    return (lam + eps).rsqrt()
 
 
-# The functions of this package, without those that users register.
-SHIPPED = dict(_ENTRIES)
+SHIPPED.update(_ENTRIES)

@@ -38,7 +38,10 @@ class Schedule:
     def __call__(self, epoch: int) -> float:
         if self.kind == "constant" or self.end is None or self.epochs is None:
             return self.start
-        share = 1.0 if self.epochs == 1 else min(epoch / (self.epochs - 1), 1.0)
+        steps = self.epochs - 1
+        share = 1.0
+        if epoch < steps:
+            share = epoch / steps
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         return self.start + (self.end - self.start) * share

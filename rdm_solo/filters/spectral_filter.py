@@ -16,7 +16,7 @@ from rdm_solo.filters.application import (
     gains,
     rescale,
 )
-from rdm_solo.filters.batch import Batch, Spectrum, decompose, gather, spectrum_of
+from rdm_solo.filters.batch import Spectrum, decompose, gather, spectrum_of
 from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.ground.devices import has_float64
@@ -112,21 +112,15 @@ class SpectralFilter(nn.Module):
         return ", ".join([self.branch, label(self.function), *parameters])
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 2 or not x.is_floating_point() or 0 in x.shape:
+        if x.ndim != 2:
             raise UserError(
-                "a spectral filter takes a non-empty floating-point batch of shape (N, k), "
-                f"got {tuple(x.shape)} of {x.dtype}."
+                f"a spectral filter takes a batch of shape (N, k), got {tuple(x.shape)}."
             )
         if not self.training:
             return x
-        traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        if traced or torch.compiler.is_exporting():
-            raise UserError(
-                "a spectral filter in train() cannot be exported or traced: it depends on the "
-                "singular values of each batch. Call eval() first; it then returns its input."
-            )
         if not torch.compiler.is_compiling():
             return self._filtered(x)
+        # As a decorator, `disable` would load the compiler, which takes seconds.
         uncompiled: Function = torch.compiler.disable(  # type: ignore[no-untyped-call]
             SpectralFilter._filtered, reason="a filter is not compiled"
         )
@@ -135,14 +129,15 @@ class SpectralFilter(nn.Module):
     def _filtered(self, x: Tensor) -> Tensor:
         if not has_float64(x.device):
             return self._filtered(x.cpu()).to(x.device)
-        differentiable = self.has_gradient and _has_derivative(x)
+        tangent = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
+        has_derivative = (x.requires_grad and torch.is_grad_enabled()) or tangent is not None
         # detach() also drops forward-mode tangents, which no_grad() keeps.
         with torch.no_grad():
             spectrum = self._decompose(x.detach())
             gain = gains(spectrum, self._gain)
-            self._count(spectrum, spectrum.directions, gain)
+            self._count(spectrum, gain)
             gain = rescale(spectrum, gain)
-            if not differentiable:
+            if not (self.has_gradient and has_derivative):
                 return filter_target(spectrum, gain)
             value, operator = filter_online(spectrum, gain)
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
@@ -154,26 +149,32 @@ class SpectralFilter(nn.Module):
             return decompose(x)
         batch, gram = gather(x, running=True)
         assert gram is not None
-        rows = batch.n - batch.broken_rows
-        C = gram / rows.clamp_min(1)
+        finite_rows = batch.n - batch.broken_rows
+        C = gram / finite_rows.clamp_min(1)
         if not self.running.numel():
             self.running = C
-        weight = (1 - self.momentum) * (rows > 0).double()
-        self.running = self.running.double().lerp(C, weight)
+        # double(), because `.float()` on the model casts its buffers.
+        self.running = self.running.double().lerp(C, 1 - self.momentum)
         return spectrum_of(batch, self.running * batch.n)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        if self.momentum and (saved := state_dict.get(f"{prefix}running")) is not None:
+        saved = state_dict.get(f"{prefix}running")
+        if self.momentum and saved is not None:
+            # torch copies values only into a buffer of the same shape.
             self.running = torch.empty_like(saved, device=self.running.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
+    def _count(self, spectrum: Spectrum, gain: Tensor) -> None:
         """Check a batch's counts now on a CPU; on other devices store them for :meth:`report`."""
-        total_gain = torch.linalg.vector_norm(gain, 1)
-        counts = torch.stack([batch.broken_rows, batch.negligible_rows, directions, total_gain])
-        # Under torch.func.vmap, which filters do not support, writing into `plain` raises an error.
-        plain = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
-        self._pending.append((batch.n, batch.k, plain.copy_(counts)))
+        counts = torch.stack(
+            [
+                spectrum.broken_rows,
+                spectrum.negligible_rows,
+                spectrum.directions,
+                torch.linalg.vector_norm(gain, 1),
+            ]
+        )
+        self._pending.append((spectrum.n, spectrum.k, counts))
         if gain.device.type == "cpu" or len(self._pending) == self.EVERY:
             self.report()
 
@@ -184,60 +185,40 @@ class SpectralFilter(nn.Module):
         function returned NaN or infinity.
         """
         pending, self._pending = self._pending, []
-        if pending:
-            # One copy for all batches.
-            rows = torch.stack([counts for _, _, counts in pending]).tolist()
-            for (n, k, _), (*counts, total_gain) in zip(pending, rows):
-                broken, negligible, kept = map(int, counts)
-                self._check(n, min(n, k), broken, negligible, kept, total_gain)
+        if not pending:
+            return
+        # One copy for all batches.
+        rows = torch.stack([counts for _, _, counts in pending]).tolist()
+        for (n, k, _), (broken, negligible, kept, total_gain) in zip(pending, rows):
+            if broken == n:
+                raise FloatingPointError(
+                    f"all {n} rows of the batch that reached the {self.branch} filter "
+                    "hold NaN or infinity; lower the learning rate, or use bf16 instead of fp16."
+                )
+            if not math.isfinite(total_gain):
+                raise UserError(
+                    f"the filter function {self._gain.name!r} returned NaN or infinity for a "
+                    "positive singular value; it must be finite on the whole spectrum."
+                )
+            if broken:
+                self._warn_once(broken, f"{n} rows", "hold NaN or infinity")
+            if broken < negligible < n:
+                self._warn_once(negligible - broken, f"{n} rows", "are zero up to rounding")
+            # Batch normalisation leaves one empty direction if N <= k.
+            most = min(n, k)
+            if kept < most - 1 or kept == 0:
+                problem = "are rounding noise (collapsed or repeated features?)"
+                self._warn_once(most - kept, f"{most} directions", problem)
 
-    def _check(
-        self, n: int, most: int, broken: int, negligible: int, kept: int, total_gain: float
-    ) -> None:
-        """Warn about what was mapped to zero; raise if all rows are broken or g is not finite."""
-        if broken == n:
-            raise FloatingPointError(
-                f"all {n} rows of the batch that reached the {self.branch} filter "
-                "hold NaN or infinity; lower the learning rate, or use bf16 instead of fp16."
+    def _warn_once(self, count: float, total: str, problem: str) -> None:
+        if problem in self._logged:
+            return
+        self._logged.add(problem)
+        if rank() == 0:
+            log.warning(
+                f"{count:.0f} of {total} that reached the {self.branch} filter {problem}; they are "
+                "mapped to zero and get no gradient."
             )
-        if not math.isfinite(total_gain):
-            raise UserError(
-                f"the filter function {self._gain.name!r} returned NaN or infinity for a positive "
-                "singular value; it must be finite on the whole spectrum."
-            )
-        if broken:
-            self._warn_once(
-                "broken",
-                f"{broken} of {n} rows reached the {self.branch} filter "
-                "with NaN or infinity; they are mapped to zero and get no gradient.",
-            )
-        if broken < negligible < n:
-            self._warn_once(
-                "short",
-                f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
-                "up to rounding; they are mapped to zero and get no gradient.",
-            )
-        # Batch normalisation leaves one empty direction if N <= k.
-        if kept < most - 1 or kept == 0:
-            self._warn_once(
-                "collapsed",
-                f"the batch that reached the {self.branch} filter has {kept} of {most} "
-                "directions above rounding noise (collapsed or repeated features?); the others are "
-                "mapped to zero.",
-            )
-
-    def _warn_once(self, kind: str, message: str) -> None:
-        if kind not in self._logged:
-            self._logged.add(kind)
-            if rank() == 0:
-                log.warning(message)
-
-
-def _has_derivative(x: Tensor) -> bool:
-    return bool(
-        (x.requires_grad and torch.is_grad_enabled())
-        or forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
-    )
 
 
 class _TimesConstant(torch.autograd.Function):

@@ -16,9 +16,9 @@ TARGET = SpectralFilter("target", "pow", -0.5)
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
-    """Compare float64 results."""
-    atol = 1e-11 * float(expected.abs().max())
-    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=atol)
+    """Compare float64 results relative to the largest one."""
+    scale = expected.abs().max()
+    torch.testing.assert_close(actual / scale, expected / scale, rtol=0, atol=1e-11)
 
 
 @pytest.fixture(params=[(6, 9), (9, 6)], ids=str)
@@ -29,90 +29,80 @@ def x(request) -> Tensor:
 @pytest.fixture
 def w(x) -> Tensor:
     """The constant W of the online filter."""
-    return oracle(x, get("log1p"), relative_cut(torch.float64, *x.shape))[1]
-
-
-def tangent_of(x: Tensor) -> Tensor:
-    return features("gaussian", *x.shape, seed=5).double()
+    cut = relative_cut(torch.float64, *x.shape)
+    _, w = oracle(x, get("log1p"), cut)
+    return w
 
 
 def test_forward_mode_keeps_w_constant(x, w):
-    tangent = tangent_of(x)
+    tangent = x.roll(1, 0)
     value, derivative = torch.func.jvp(ONLINE, (x,), (tangent,))
     assert_close(value, x @ w)
     assert_close(derivative, tangent @ w)
     with forward_ad.dual_level(), torch.no_grad():
-        out = ONLINE(forward_ad.make_dual(x, tangent))
-        assert_close(forward_ad.unpack_dual(out).tangent, tangent @ w)
+        dual = forward_ad.make_dual(x, tangent)
+        out = forward_ad.unpack_dual(ONLINE(dual))
+        assert_close(out.tangent, tangent @ w)
 
 
 def test_a_target_has_no_derivative_of_any_kind(x):
-    assert not torch.func.jvp(TARGET, (x,), (x,))[1].any()
-    assert not torch.func.grad(lambda y: (TARGET(y) * x).sum())(x).any()
+    _, derivative = torch.func.jvp(TARGET, (x,), (x,))
+    assert not derivative.any()
+    gradient = torch.func.grad(lambda y: (TARGET(y) * x).sum())(x)
+    assert not gradient.any()
     with forward_ad.dual_level():
-        assert forward_ad.unpack_dual(TARGET(forward_ad.make_dual(x, x))).tangent is None
+        dual = forward_ad.make_dual(x, x)
+        out = forward_ad.unpack_dual(TARGET(dual))
+        assert out.tangent is None
 
 
-def test_vjp_and_jacobians(x, w):
-    _, vjp = torch.func.vjp(ONLINE, x)
-    assert_close(vjp(tangent_of(x))[0], tangent_of(x) @ w)
-    eye = torch.eye(len(x)).double()
+def test_jacobians_and_hessians_keep_w_constant(x, w):
+    eye = torch.eye(len(x), dtype=torch.float64)
     jacobian = torch.einsum("ab,cd->adbc", eye, w)  # d out[a,d] / d x[b,c]
-    assert_close(torch.func.jacrev(ONLINE)(x), jacobian)
-    assert_close(torch.func.jacfwd(ONLINE)(x), jacobian)
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        assert_close(transform(ONLINE)(x), jacobian)
+    hessian = torch.func.hessian(lambda y: ONLINE(y).pow(3).sum())
+    expected = torch.func.hessian(lambda y: (y @ w).pow(3).sum())
+    assert_close(hessian(x), expected(x))
 
 
-def test_second_derivatives_and_checkpointing(x, w):
-    hessian = torch.func.hessian(lambda y: ONLINE(y).pow(3).sum())(x)
-    assert_close(hessian, torch.func.hessian(lambda y: (y @ w).pow(3).sum())(x))
+def test_checkpointing_and_changes_in_place_keep_the_gradient(x, w):
     leaf = x.clone().requires_grad_()
     out = torch.utils.checkpoint.checkpoint(ONLINE, leaf, use_reentrant=False)
     out.mul_(2.0).sum().backward()
     assert_close(leaf.grad, torch.full_like(x, 2.0) @ w)
 
 
-@pytest.mark.parametrize("module", [ONLINE, TARGET], ids=["online", "target"])
-def test_inference_mode_and_copies_give_the_same_bits(module):
-    x = features("1/i", 9, 6)
-    expected = module(x)
-    for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+def test_inference_mode_and_copies_give_the_same_bits(x):
+    expected = ONLINE(x)
+    for copied in (copy.deepcopy(ONLINE), pickle.loads(pickle.dumps(ONLINE))):
         assert torch.equal(copied(x), expected)
     with torch.inference_mode():
-        assert torch.equal(module(x), expected)
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert torch.equal(module(x), expected)
-    finally:
-        torch.use_deterministic_algorithms(False)
+        assert torch.equal(ONLINE(x), expected)
 
 
-def test_a_filter_in_training_is_not_traced_exported_or_vmapped():
+def test_a_filter_in_training_is_not_exported_or_vmapped():
     module = SpectralFilter("online", "log1p")
     x = features("1/i", 9, 6)
     with pytest.raises(RuntimeError, match="vmap"):
-        torch.func.vmap(module)(torch.stack([x, x]))
-    for transform in (torch.jit.trace, torch.export.export):
-        with pytest.raises(ValueError, match="eval"):
-            transform(module, (x,))
-    exported = torch.export.export(module.eval(), (x,)).module()
-    assert torch.equal(exported(x), x)
-
-
-def gradients_of(function, net: torch.nn.Module, x: Tensor) -> list[Tensor]:
-    net.zero_grad()
-    function(x).square().mean().backward()
-    return [parameter.grad.clone() for parameter in net.parameters()]
+        torch.func.vmap(module)(x[None])
+    with pytest.raises(RuntimeError):
+        torch.export.export(module, (x,))
+    exported = torch.export.export(module.eval(), (x,))
+    assert torch.equal(exported.module()(x), x)
 
 
 def test_compiled_networks_run_the_filter_as_it_is():
-    torch.manual_seed(0)
     net = torch.nn.Sequential(
-        torch.nn.Linear(8, 12), SpectralFilter("online", "log1p"), torch.nn.Linear(12, 3)
+        torch.nn.Linear(8, 12),
+        SpectralFilter("online", "log1p"),
+        torch.nn.Linear(12, 3),
     )
+    weights = list(net.parameters())
     torch._dynamo.reset()
     compiled = torch.compile(net, backend="aot_eager", dynamic=True)
     for n in (9, 20, 31):
         x = features("1/i", n, 8)
-        actual = gradients_of(compiled, net, x)
-        expected = gradients_of(net, net, x)
+        actual = torch.autograd.grad(compiled(x).norm(), weights)
+        expected = torch.autograd.grad(net(x).norm(), weights)
         assert all(map(torch.equal, actual, expected))
