@@ -1,8 +1,7 @@
 """Warn about risky settings before a run and advise after a collapse."""
 
 from collections.abc import Iterator
-
-from omegaconf import DictConfig
+from dataclasses import dataclass
 
 from rdm_solo.collapse.rules import DESTROYED, RULE, WRONG_WAY
 from rdm_solo.filters.schedules import as_schedule
@@ -16,42 +15,69 @@ LOG = (
 )
 
 
-def config_warnings(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run that warnings and advice read."""
+
+    method: str
+    chosen: ChosenFilter
+    output_dim: int
+    optimizer: str
+    lr: float  # not scaled by the batch size
+    warmup_epochs: float
+    max_epochs: int
+    precision: str
+
+    @property
+    def rate(self) -> str:
+        """Name the options of the learning rate, as users set them."""
+        warmup = f"scheduler.warmup_epochs={self.warmup_epochs:g} of {self.max_epochs}"
+        return f"Here optimizer.lr={self.lr:g} and {warmup}."
+
+    @property
+    def weak_filter(self) -> str:
+        """Say that logarithms and other online filters are weak."""
+        return (
+            f"filter={self.chosen.label} is weak under strong augmentation: raise "
+            "dataset.views.pipelines.0.crop_scale or use filter=target_pow p=-0.5."
+        )
+
+
+def config_warnings(run: RunSettings, filter_batch: int, smallest_crop: float) -> list[str]:
     """Return a warning for each option that is likely to fail."""
-    chosen = ChosenFilter.from_config(cfg)
-    k = cfg.method.kwargs.proj_output_dim
+    chosen = run.chosen
     warnings = []
-    if chosen.spectral and filter_batch < 2 * k:
+    if chosen.spectral and filter_batch < 2 * run.output_dim:
         warnings.append(
-            f"A batch of {filter_batch} rows, over all processes, is less than twice the {k} "
-            "output dimensions: some directions are nearly empty and the filter curve may not be "
-            "monotone. Raise batch_size, or lower method.kwargs.proj_output_dim."
+            f"A batch of {filter_batch} rows, over all processes, is less than twice the "
+            f"{run.output_dim} output dimensions: some directions are nearly empty and the filter "
+            "curve may not be monotone. Raise batch_size, or lower method.kwargs.proj_output_dim."
         )
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
-        warnings.append(f"{_weak(chosen)} Here crops go down to {smallest_crop:g} of the area.")
+        warnings.append(f"{run.weak_filter} Here crops go down to {smallest_crop:g} of the area.")
     if chosen.function == "log" and not chosen.on_target:
         warnings.append(LOG)
-    has_short_warmup = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
-    has_high_rate = cfg.optimizer.name == "sgd" and cfg.optimizer.lr > 0.5
+    has_short_warmup = run.warmup_epochs < 0.1 * run.max_epochs
+    has_high_rate = run.optimizer == "sgd" and run.lr > 0.5
     if chosen.linear and (has_short_warmup or has_high_rate):
         warnings.append(
             "Linear predictors collapse easily, above all with a high learning rate or a short "
-            f"warm-up. {_rate(cfg)} Halve the rate and double the warm-up, or use "
+            f"warm-up. {run.rate} Halve the rate and double the warm-up, or use "
             "the fixed filter=online_pow p=1."
         )
     return warnings
 
 
-def advice(kind: str, cfg: DictConfig, epoch: int = 0) -> str:
+def advice(kind: str, run: RunSettings, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
     remedy = RULE[kind].remedy or "Try a lower learning rate and a longer warm-up first."
-    default = f"{remedy} {_rate(cfg)}"
+    default = f"{remedy} {run.rate}"
     if kind == DESTROYED:
         return default
-    return next(_causes(kind, cfg, epoch), default)
+    return next(_causes(kind, run, epoch), default)
 
 
-def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
+def divergence_advice(epoch: int, step: int | None, run: RunSettings, lr: float) -> str:
     """Return the likeliest cause of NaN or infinity, and what to try; ``lr`` is scaled."""
     if (epoch, step) == (1, 1):
         text = (
@@ -61,22 +87,22 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
     else:
         text = (
             "The learning rate is the likeliest cause: try a tenth of it, or a longer warm-up. "
-            f"{_rate(cfg)} Scaled by the batch size, the rate is {lr:.3g}."
+            f"{run.rate} Scaled by the batch size, the rate is {lr:.3g}."
         )
-    if cfg.trainer.precision == "16-mixed":
+    if run.precision == "16-mixed":
         text += " float16 also overflows above 65504: trainer.precision=bf16-mixed does not."
-    if ChosenFilter.from_config(cfg).spectral:
+    if run.chosen.spectral:
         text += " Run with filter=learnable to see whether the filter is the cause."
     return text
 
 
-def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
-    """Yield causes that follow from the config, most likely first."""
-    method = METHODS[cfg.method.name]
-    chosen = ChosenFilter.from_config(cfg)
+def _causes(kind: str, run: RunSettings, epoch: int) -> Iterator[str]:
+    """Yield causes that follow from the settings, most likely first."""
+    method, chosen = METHODS[run.method], run.chosen
     p = None
     if chosen.p is not None:
-        p = as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
+        schedule = as_schedule(chosen.p, epochs=run.max_epochs)
+        p = schedule(epoch)
     direction = chosen.direction(p)
     if p is not None and chosen.reverses(p):
         yield (
@@ -103,19 +129,10 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
             f"{option} has this effect by design, because nothing raises the target's rank. Use "
             "method=simsiam filter=target_pow p=-0.5 instead."
         )
-    if chosen.branch == "online" and kind != WRONG_WAY:
-        yield f"{_weak(chosen)} {_rate(cfg)}"
-    if chosen.power and p is not None and p > -0.5 and kind != WRONG_WAY:
-        yield f"p={p:g} is a weak filter: p from -0.5 to -1 keeps the rank higher. {_rate(cfg)}"
-
-
-def _weak(chosen: ChosenFilter) -> str:
-    return (
-        f"filter={chosen.label} is weak under strong augmentation: raise "
-        "dataset.views.pipelines.0.crop_scale or use filter=target_pow p=-0.5."
-    )
-
-
-def _rate(cfg: DictConfig) -> str:
-    warmup = f"scheduler.warmup_epochs={cfg.scheduler.warmup_epochs:g} of {cfg.max_epochs}"
-    return f"Here optimizer.lr={cfg.optimizer.lr:g} and {warmup}."
+    if kind == WRONG_WAY:
+        return
+    # Filters that point the right way may still be too weak.
+    if chosen.branch == "online":
+        yield f"{run.weak_filter} {run.rate}"
+    if chosen.power and p is not None and p > -0.5:
+        yield f"p={p:g} is a weak filter: p from -0.5 to -1 keeps the rank higher. {run.rate}"

@@ -37,11 +37,13 @@ class Alarm:
         self.epochs.append(epoch)
         earlier_kinds = [warning["kind"] for warning in self.warnings]
         kinds = kinds_of_collapse(self.epochs, self.bounds)
-        new_kinds = broadcast_object([kind for kind in kinds if kind not in earlier_kinds])
+        new_kinds = [kind for kind in kinds if kind not in earlier_kinds]
+        new_kinds = broadcast_object(new_kinds)
         for kind in new_kinds:
             rule = RULE[kind]
             sentence = rule.sentence(self.epochs, self.bounds, self.option)
-            text = f"{sentence} {self.advise(kind, epoch=epoch.epoch - 1)}"
+            advice = self.advise(kind, epoch=epoch.epoch - 1)
+            text = f"{sentence} {advice}"
             self.warnings.append({"kind": kind, "epoch": epoch.epoch, "text": text})
             if rank() == 0:
                 level = "note" if rule.note else "warning"

@@ -97,7 +97,6 @@ class Bounds:
     erank: float | None = 0.21
     gap_epochs: int | None = 3
     warmup: float = 3
-    fewest: float = MIN_DIRECTIONS
     accuracy: float | None = 0.5
     loss: float | None = 0.005
     untrained: float | None = 0.0
@@ -106,12 +105,13 @@ class Bounds:
     def min_rank(self, k: int) -> float:
         """Return the bound on the effective rank of ``k`` dimensions.
 
-        It is ``min(k / 2, max(fewest, k ** erank))``.
+        It is ``min(k / 2, max(MIN_DIRECTIONS, k ** erank))``.
 
         >>> [round(Bounds().min_rank(k), 1) for k in (4, 32, 256, 2048)]
         [2.0, 2.2, 3.2, 5.0]
         """
-        return min(k / 2, max(self.fewest, float(k ** (self.erank or 0))))
+        rank = float(k ** (self.erank or 0))
+        return min(k / 2, max(MIN_DIRECTIONS, rank))
 
 
 Epochs = Sequence[MeasuredEpoch]  # all epochs of a run so far

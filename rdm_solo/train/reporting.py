@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import __version__, loggers
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
-from rdm_solo.collapse.advice import config_warnings
+from rdm_solo.collapse.advice import RunSettings, config_warnings
 from rdm_solo.data.views import Views
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
@@ -49,8 +49,22 @@ def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, star
     if start.epochs:
         log.info(f"resuming after epoch {start.epochs}")
     smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
-    for sentence in config_warnings(cfg, derived.filter_batch, smallest_crop):
+    for sentence in config_warnings(advice_settings(cfg), derived.filter_batch, smallest_crop):
         log.warning(f"warning: {sentence}")
+
+
+def advice_settings(cfg: DictConfig) -> RunSettings:
+    """Return the settings that warnings about the config and advice after a collapse read."""
+    return RunSettings(
+        method=cfg.method.name,
+        chosen=ChosenFilter.from_config(cfg),
+        output_dim=cfg.method.kwargs.proj_output_dim,
+        optimizer=cfg.optimizer.name,
+        lr=cfg.optimizer.lr,
+        warmup_epochs=cfg.scheduler.warmup_epochs,
+        max_epochs=cfg.max_epochs,
+        precision=cfg.trainer.precision,
+    )
 
 
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:

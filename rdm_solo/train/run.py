@@ -50,7 +50,8 @@ def run(
     channels = backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs)
     data = DataModule(dataset, views, cfg.batch_size, cfg.seed, channels)
 
-    guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
+    advised = reporting.advice_settings(cfg)
+    guard = DivergenceGuard(partial(divergence_advice, run=advised, lr=derived.lr))
     callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
     trainer = make_trainer(cfg, folder, callbacks)
 
@@ -84,7 +85,7 @@ def make_callbacks(cfg: DictConfig, folder: Path) -> list[Any]:
         "folder": folder,
         "cfg": cfg,
         "title": saved_config.title(cfg),
-        "advise": partial(advice, cfg=cfg),
+        "advise": partial(advice, run=reporting.advice_settings(cfg)),
     }
     callbacks = []
     for name, node in (cfg.get("callbacks") or {}).items():

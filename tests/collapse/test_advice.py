@@ -8,6 +8,7 @@ from support.small_runs import configure
 from rdm_solo.collapse.advice import advice
 from rdm_solo.collapse.rules import COMPLETE, DESTROYED, DIMENSIONAL, RULES, STUCK, WRONG_WAY
 from rdm_solo.train import compose
+from rdm_solo.train.reporting import advice_settings
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ from rdm_solo.train import compose
     ],
 )
 def test_the_cause_is_in_the_runs_own_config(kind, options, cause):
-    cfg = compose(options.split())
-    assert re.search(cause, advice(kind, cfg))
+    run = advice_settings(compose(options.split()))
+    assert re.search(cause, advice(kind, run))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,9 @@ def test_the_cause_is_in_the_runs_own_config(kind, options, cause):
 )
 def test_no_advice_recommends_what_the_run_does(options):
     cfg = compose(options.split())
+    run = advice_settings(cfg)
     for rule in RULES:
-        text = advice(rule.kind, cfg)
+        text = advice(rule.kind, run)
         assert "the wrong way" not in text
         assert f"or method={cfg.method.name}" not in text
         assert f"filter={cfg.filter.name} p={cfg.p} is a good start" not in text
@@ -45,5 +47,6 @@ def test_no_advice_recommends_what_the_run_does(options):
 
 def test_a_schedule_of_p_is_judged_at_its_value_in_the_epoch():
     cfg = configure("filter=target_pow", "p={schedule: linear, start: -1, end: 1}")
-    assert "the wrong way" in advice(WRONG_WAY, cfg, epoch=1)
-    assert "the wrong way" not in advice(WRONG_WAY, cfg, epoch=0)
+    run = advice_settings(cfg)
+    assert "the wrong way" in advice(WRONG_WAY, run, epoch=1)
+    assert "the wrong way" not in advice(WRONG_WAY, run, epoch=0)
