@@ -1,7 +1,8 @@
 """Warn once about each kind of collapse, using the rules of :mod:`rdm_solo.collapse.rules`."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from rdm_solo.collapse.rules import RULE, Bounds, MeasuredEpoch, kinds_of_collapse
@@ -10,6 +11,7 @@ from rdm_solo.ground.distributed import broadcast_object, rank
 log = logging.getLogger("rdm_solo")
 
 
+@dataclass
 class Alarm:
     """Warn once about each kind of collapse. Rank 0 decides for all processes.
 
@@ -18,19 +20,11 @@ class Alarm:
     the earlier epochs.
     """
 
-    def __init__(
-        self,
-        bounds: Bounds,
-        advise: Callable[..., str],
-        option: Callable[[str, Any], str],
-        epochs: Sequence[MeasuredEpoch] = (),
-        warnings: Sequence[dict[str, Any]] = (),
-    ) -> None:
-        self.bounds = bounds
-        self.advise = advise
-        self.option = option
-        self.epochs = list(epochs)
-        self.warnings = list(warnings)
+    bounds: Bounds
+    advise: Callable[..., str]
+    option: Callable[[str, Any], str]
+    epochs: list[MeasuredEpoch] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
 
     def update(self, epoch: MeasuredEpoch) -> list[str]:
         """Add an epoch, and return the kinds of collapse that occur for the first time."""

@@ -78,11 +78,6 @@ class MeasuredEpoch:
             features=value("erank/features_centred"),
         )
 
-    @property
-    def behind(self) -> float:
-        """Return the share by which the target's effective rank is below the online branch's."""
-        return -math.expm1(self.gap)
-
 
 @dataclass(frozen=True)
 class Bounds:
@@ -127,12 +122,13 @@ class Rule:
     definition: str  # with the default bounds
     warning: str  # a template for `sentence`
     value: Callable[[Epochs, Bounds], float]  # computed for the last epoch
-    bound: Callable[[MeasuredEpoch, Bounds], float | None]  # None if the rule is off
+    # Returns None if the rule is off; if there is no function, the bound is the option's value.
+    bound: Callable[[MeasuredEpoch, Bounds], float | None] | None = None
     remedy: str = ""  # what to try first; empty if it depends on the config or the loop
     in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
     in_warm_up: bool = False  # whether epochs of the warm-up are judged
     limits: tuple[float, ...] = (0, 1)  # allowed range of the bound
-    note: bool = False  # logged as a note: many healthy runs meet the rule
+    note: bool = True  # logged as a note: many healthy runs meet the rule
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
         """Return the warning. ``option(name, value)`` formats an option as a user sets it."""
@@ -140,13 +136,21 @@ class Rule:
             now=epochs[-1],
             value=f"{self.value(epochs, bounds):.4g}",
             bounds=bounds,
-            bound=self.bound(epochs[-1], bounds),
+            bound=self.bound_in(epochs[-1], bounds),
             accuracy=accuracy_in_words(epochs),
             gained=gained_knn(epochs, bounds),
+            behind=-math.expm1(epochs[-1].gap),  # share of the online branch's rank
             setting=option(self.option, getattr(bounds, self.option)),
             off=f"{option(self.option, None)} switches this rule off",
         )
         return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
+
+    def bound_in(self, epoch: MeasuredEpoch, bounds: Bounds) -> float | None:
+        """Return the bound on an epoch's value, or None if the rule is off."""
+        if self.bound is None:
+            bound: float | None = getattr(bounds, self.option)
+            return bound
+        return self.bound(epoch, bounds)
 
     def holds(self, epochs: Epochs, bounds: Bounds) -> bool:
         """Return whether the last measured values are below the bound."""
@@ -159,7 +163,7 @@ class Rule:
             if low_values == needed or epochs[end - 1].epoch < first_epoch:
                 break
             value = self.value(epochs[:end], bounds)
-            bound = self.bound(epochs[end - 1], bounds)
+            bound = self.bound_in(epochs[end - 1], bounds)
             if bound is None or value >= bound:
                 return False
             if not math.isnan(value):  # epochs without a value are skipped
@@ -169,12 +173,8 @@ class Rule:
 
 def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
     """Return the name of the last epoch's accuracy, its value and its best value so far."""
-    if math.isnan(epochs[-1].knn):
-        name = "the online classifier"
-        values = [epoch.online for epoch in epochs]
-    else:
-        name = "kNN"
-        values = [epoch.knn for epoch in epochs]
+    name = "online" if math.isnan(epochs[-1].knn) else "knn"
+    values = [getattr(epoch, name) for epoch in epochs]
     best = max(filter(math.isfinite, values), default=math.nan)
     return name, values[-1], best
 
@@ -207,7 +207,7 @@ def accuracy_in_words(epochs: Epochs) -> str:
     chance = ""
     if epochs[-1].chance:
         chance = f", chance is {epochs[-1].chance:.3g} %"
-    return f"the accuracy of {name} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
+    return f"the {name} accuracy is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
 
 
 def gained_knn(epochs: Epochs, bounds: Bounds) -> float:
@@ -234,6 +234,7 @@ RULES = (
         value=accuracy_kept,
         bound=lambda epoch, bounds: bounds.accuracy or None,
         remedy="The learning rate is the likeliest cause: try a tenth of it.",
+        note=False,
         in_a_row=lambda epoch, bounds: IN_A_ROW if math.isnan(epoch.knn) else 1,
         in_warm_up=True,
     ),
@@ -245,10 +246,8 @@ RULES = (
         warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points compared with the "
         "untrained network ({off}).",
         value=gained_knn,
-        bound=lambda epoch, bounds: bounds.untrained,
         limits=(),
         remedy="The learning rate is the likeliest cause: try a tenth of it.",
-        note=True,
     ),
     Rule(
         FEW_FEATURES,
@@ -259,9 +258,7 @@ RULES = (
         warning="the effective rank of the backbone's features around their mean is {value}, below "
         "{setting}.",
         value=lambda epochs, bounds: epochs[-1].features,
-        bound=lambda epoch, bounds: bounds.features,
         limits=(0,),
-        note=True,
     ),
     Rule(
         COMPLETE,
@@ -272,8 +269,6 @@ RULES = (
         warning="all images have nearly the same output (feature/spread is {value}, "
         "below {setting}).",
         value=lambda epochs, bounds: epochs[-1].spread,
-        bound=lambda epoch, bounds: bounds.spread,
-        note=True,
     ),
     Rule(
         DIMENSIONAL,
@@ -286,7 +281,6 @@ RULES = (
         "{now.dimensions} dimensions, which is below {bound:.4g} ({off}).",
         value=lambda epochs, bounds: epochs[-1].erank,
         bound=lambda epoch, bounds: bounds.min_rank(epoch.dimensions) if bounds.erank else None,
-        note=True,
     ),
     Rule(
         STUCK,
@@ -298,8 +292,6 @@ RULES = (
         warning="the loss is {now.loss_share:.4f} times ln K, which is the loss of a uniform "
         "softmax over K outputs ({off}).",
         value=lambda epochs, bounds: abs(epochs[-1].loss_share - 1),
-        bound=lambda epoch, bounds: bounds.loss or None,
-        note=True,
     ),
     Rule(
         WRONG_WAY,
@@ -308,7 +300,7 @@ RULES = (
         definition=f"the target's effective rank is more than {100 * MIN_GAP:g} % below the online "
         "branch's",
         warning="the target's effective rank has been below the online branch's for "
-        "{bounds.gap_epochs} measured epochs, now by {now.behind:.1%}; it should be above.",
+        "{bounds.gap_epochs} measured epochs, now by {behind:.1%}; it should be above.",
         value=lambda epochs, bounds: epochs[-1].gap,
         bound=lambda epoch, bounds: -MIN_GAP,
         limits=(0,),
@@ -316,7 +308,6 @@ RULES = (
         "behind, is the likeliest cause. Try a lower learning rate and a longer warm-up first.",
         in_a_row=lambda epoch, bounds: bounds.gap_epochs or 0,
         in_warm_up=True,
-        note=True,
     ),
 )
 RULE = {rule.kind: rule for rule in RULES}
