@@ -1,4 +1,4 @@
-"""Device helpers: float64 support, precision of products, and reads without synchronisation."""
+"""Device helpers: float64 support, precision of products, and a check for NaN."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,8 +23,12 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     It is float64 if torch's global setting allows TF32 or bfloat16 products, and ``dtype``
     otherwise. Callers must disable autocast.
 
-    >>> product_dtype(torch.float64)
+    >>> product_dtype(torch.float32)
+    torch.float32
+    >>> torch.set_float32_matmul_precision("high")
+    >>> product_dtype(torch.float32)
     torch.float64
+    >>> torch.set_float32_matmul_precision("highest")
     """
     precisions = set()
     for backend in (torch.backends.mkldnn, torch.backends.cuda):
@@ -34,32 +38,24 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
         is_exact = torch.get_float32_matmul_precision() == "highest"
     else:
         is_exact = precisions <= {"ieee", "none"}
-    return dtype if is_exact else torch.float64
-
-
-def item_if_cpu(x: torch.Tensor) -> Any:
-    """Return the number in a CPU tensor; return tensors on other devices unchanged.
-
-    Reading from another device would synchronise. Both results can be compared and multiplied.
-
-    >>> item_if_cpu(torch.tensor(2.5)), item_if_cpu(torch.tensor(2.5, device="meta")).device
-    (2.5, device(type='meta'))
-    """
-    return x.item() if x.device.type == "cpu" else x
+    if is_exact:
+        return dtype
+    return torch.float64
 
 
 def nonfinite_names(state: Mapping[str, Any]) -> list[str]:
     """Return the names of tensors that contain NaN or infinity, with one synchronisation.
 
+    >>> nonfinite_names({"steps": 3})
+    []
     >>> nonfinite_names({"whole": torch.ones(2), "broken": torch.tensor(torch.nan), "steps": 3})
     ['broken']
     """
-    names, flags = [], []
+    flags = {}
     for name, value in state.items():
         if torch.is_tensor(value) and value.is_floating_point():
-            names.append(name)
-            flags.append(value.isfinite().all())
+            flags[name] = value.isfinite().all()
     if not flags:
         return []
-    are_finite = torch.stack(flags).tolist()
-    return [name for name, is_finite in zip(names, are_finite) if not is_finite]
+    are_finite = torch.stack(list(flags.values())).tolist()
+    return [name for name, is_finite in zip(flags, are_finite) if not is_finite]

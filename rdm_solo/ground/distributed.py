@@ -8,14 +8,31 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 
+def is_distributed() -> bool:
+    """Return whether this process belongs to a group."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def world_size() -> int:
-    """Return the number of processes."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    """Return the number of processes.
+
+    >>> world_size()
+    1
+    """
+    if is_distributed():
+        return dist.get_world_size()
+    return 1
 
 
 def rank() -> int:
-    """Return this process's rank."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    """Return this process's rank.
+
+    >>> rank()
+    0
+    """
+    if is_distributed():
+        return dist.get_rank()
+    return 0
 
 
 def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
@@ -33,6 +50,9 @@ def gather_equal(x: torch.Tensor) -> torch.Tensor:
     """Return the rows of all processes in rank order; each must have the same number of rows.
 
     Shapes: ``(N, ...) -> (world_size * N, ...)``.
+
+    >>> gather_equal(torch.tensor([1, 2]))
+    tensor([1, 2])
     """
     if world_size() == 1:
         return x
@@ -45,6 +65,9 @@ def gather(x: torch.Tensor) -> list[torch.Tensor]:
     """Return each process's rows in rank order; processes may have different numbers of rows.
 
     Shapes: ``(N_r, ...)`` on rank r ``-> [(N_0, ...), (N_1, ...), ...]``.
+
+    >>> gather(torch.tensor([1, 2]))
+    [tensor([1, 2])]
     """
     if world_size() == 1:
         return [x]
@@ -54,7 +77,11 @@ def gather(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Return each process's value in rank order; values are pickled."""
+    """Return each process's value in rank order; values are pickled.
+
+    >>> gather_objects("a")
+    ['a']
+    """
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -63,7 +90,11 @@ def gather_objects(value: T) -> list[T]:
 
 
 def broadcast_object(value: T) -> T:
-    """Return rank 0's value on all processes; the value is pickled."""
+    """Return rank 0's value on all processes; the value is pickled.
+
+    >>> broadcast_object("a")
+    'a'
+    """
     values: list[Any] = [value]
     if world_size() > 1:
         dist.broadcast_object_list(values)

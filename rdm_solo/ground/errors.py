@@ -21,19 +21,37 @@ def suggest(word: object, allowed: Iterable[str]) -> str:
 
     >>> suggest("cosin", ["linear", "cosine"])
     "; did you mean 'cosine'?"
+    >>> suggest("step", ["linear", "cosine"])
+    ''
     """
     close = difflib.get_close_matches(str(word), list(allowed), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    if not close:
+        return ""
+    return f"; did you mean {close[0]!r}?"
 
 
 def printable(text: object) -> str:
-    """Return the text on one line, with unprintable characters escaped."""
-    return str(text) if str(text).isprintable() else repr(str(text))[1:-1]
+    """Return the text on one line, with unprintable characters escaped.
+
+    >>> print(printable("σ"), printable("two\\nlines"))
+    σ two\\nlines
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return repr(text)[1:-1]
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the class name if there is no message."""
-    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+    """Return the first line of an error's message, or the class name if there is no message.
+
+    >>> first_line(ValueError("first\\nsecond")), first_line(KeyError())
+    ('first', 'KeyError')
+    """
+    message = str(error).strip()
+    if not message:
+        return type(error).__name__
+    return message.splitlines()[0]
 
 
 def join_first(names: Iterable[str]) -> str:
@@ -43,5 +61,7 @@ def join_first(names: Iterable[str]) -> str:
     ('a; b; c; and 2 more', 'a; b')
     """
     names = list(names)
-    more = [f"and {len(names) - 3} more"] if len(names) > 3 else []
-    return "; ".join([*names[:3], *more])
+    parts = names[:3]
+    if len(names) > 3:
+        parts.append(f"and {len(names) - 3} more")
+    return "; ".join(parts)

@@ -31,7 +31,7 @@ pl: Any
 
 def __getattr__(name: str) -> Any:
     if name == "pl":
-        package = PACKAGES[0 if CURRENT else 1]
+        package = PACKAGES[not CURRENT]
         check_installed("training", package.partition(".")[0])
         importlib.import_module(f"{package}.plugins.environments")  # not imported by the package
         return importlib.import_module(package)
@@ -43,7 +43,11 @@ def callback_classes() -> tuple[type, ...]:
 
     The Trainers of both packages accept a callback that is derived from these classes.
     """
-    names = [name for name in PACKAGES if importlib.util.find_spec(name.split(".")[0])]
-    if not names:
+    classes = []
+    for name in PACKAGES:
+        package = name.partition(".")[0]
+        if importlib.util.find_spec(package):
+            classes.append(importlib.import_module(name).Callback)
+    if not classes:
         raise ImportError("neither lightning nor pytorch_lightning is installed; install one.")
-    return tuple(importlib.import_module(name).Callback for name in names)
+    return tuple(classes)

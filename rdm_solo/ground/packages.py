@@ -36,7 +36,10 @@ class MissingPackages(UserError, ImportError):
 
 
 def check_installed(subject: str, *modules: str) -> None:
-    """Raise an error that names the missing modules and the commands that install them."""
+    """Raise an error that names the missing modules and the commands that install them.
+
+    >>> check_installed("training", "torch")
+    """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if not missing:
         return
@@ -60,6 +63,5 @@ def check_installed(subject: str, *modules: str) -> None:
         if "solo" in missing:
             commands.append(f"{pip} install --no-deps solo-learn==1.0.2")
 
-    names = [module.rpartition(".")[2].replace("solo", "solo-learn") for module in missing]
-    lines = [f"{subject} needs {', '.join(names)}; in the clone, run", *commands]
+    lines = [f"{subject} needs {', '.join(missing)}; in the clone, run", *commands]
     raise MissingPackages("\n    ".join(lines))

@@ -23,7 +23,9 @@ def check_integer(
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if is_integer and minimum <= int(value) <= maximum:
         return int(value)
-    limits = f"of at least {minimum}" if maximum == MAX_INT else f"from {minimum} to {maximum}"
+    limits = f"from {minimum} to {maximum}"
+    if maximum == MAX_INT:
+        limits = f"of at least {minimum}"
     _refuse(name, value, f"an integer {limits}", alternative)
 
 
@@ -40,11 +42,12 @@ def check_number(
     number = finite(value)
     if number is not None and minimum <= number <= maximum and number > above:
         return number
-    limits = {"of at least": minimum, "above": above, "of at most": maximum}
-    interval = " and ".join(f"{words} {x}" for words, x in limits.items() if math.isfinite(x))
-    if math.isfinite(minimum) and math.isfinite(maximum):
-        interval = f"from {minimum} to {maximum}"
-    _refuse(name, value, f"a number {interval}" if interval else "a finite number", alternative)
+    limits = f"from {minimum} to {maximum}"
+    if maximum == math.inf:
+        limits = f"of at least {minimum}"
+    if above > -math.inf:
+        limits = f"above {above} and at most {maximum}"
+    _refuse(name, value, f"a number {limits}", alternative)
 
 
 def check_bool(name: str, value: object, alternative: str = "") -> bool:
@@ -70,11 +73,14 @@ def finite(value: object) -> float | None:
     """
     if not isinstance(value, Real) or isinstance(value, bool):
         return None
-    return float(value) if abs(value) <= sys.float_info.max else None  # type: ignore[operator]
+    if abs(value) <= sys.float_info.max:  # type: ignore[operator]
+        return float(value)
+    return None
 
 
 def _refuse(
     name: str, value: object, allowed: str, alternative: str = "", hint: str = ""
 ) -> NoReturn:
-    other = f", or {alternative}" if alternative else ""
-    raise UserError(f"{name} must be {allowed}{other}, got {value!r:.200}{hint or '.'}")
+    if alternative:
+        allowed += f", or {alternative}"
+    raise UserError(f"{name} must be {allowed}, got {value!r:.200}{hint or '.'}")

@@ -31,5 +31,7 @@ def count_waits() -> dict[str, int]:
 
 
 def test_every_wait_is_counted(on_second_device):
-    for name, count in on_second_device(count_waits).items():
-        assert (count == 0) == name.startswith("none: "), name
+    counts = on_second_device(count_waits)
+    for name, count in counts.items():
+        is_free = name.startswith("none: ")
+        assert (count == 0) == is_free, name
