@@ -14,7 +14,7 @@ LARGEST_GAIN = 1e32
 
 
 def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
-    r"""Return the detached gains :math:`g(\sigma)`, with 0 for rounding noise.
+    r"""Return the gains :math:`g(\sigma)`, with 0 for rounding noise.
 
     An elementwise function receives all singular values. Any other function receives those above
     noise, and selecting these synchronises with an accelerator. If no row of the batch is finite,
@@ -27,13 +27,13 @@ def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     sigma, kept = spectrum.sigma, spectrum.kept
     # Functions get copies, because they may change their argument.
     if g.elementwise:
-        gain = g(sigma.clone(), spectrum.n).detach()
+        gain = g(sigma.clone(), spectrum.n)
         gain = gain.where(kept, 0.0)
     else:
         gain = torch.zeros_like(sigma)
         signal = sigma[kept]
         if len(signal):
-            gain[kept] = g(signal, spectrum.n).detach()
+            gain[kept] = g(signal, spectrum.n)
     has_finite_row = spectrum.broken_rows < spectrum.n
     return gain.where(has_finite_row, torch.nan)
 

@@ -21,13 +21,13 @@ GAINS = {
 FILTERS += [(name, None) for name in GAINS]
 
 
-def unit(x: torch.Tensor) -> torch.Tensor:
+def unit(x):
     """Return a matrix scaled to norm 1, without overflow."""
     scaled = x / x.abs().max()
     return scaled / scaled.norm()
 
 
-def exact(x: torch.Tensor, name: str, p: float | None):
+def exact(x, name, p):
     """Return values, an error bound and the rows that must be zero; None where a cut is near.
 
     With eps of float64, delta = 100 eps (n + k) bounds the relative error of a Gram matrix. A
@@ -44,12 +44,13 @@ def exact(x: torch.Tensor, name: str, p: float | None):
         return y, 0.0, is_finite | True
     y = y / size
     _, sigma, vh = torch.linalg.svd(y, full_matrices=False)
-    share_of_mean = y.norm(dim=1) / y.norm() * math.sqrt(n)
+    root_mean_square = y.norm() / math.sqrt(n)
+    lengths = y.norm(dim=1) / root_mean_square
     digits, power = torch.float32, 2
     if x.dtype == torch.float64:
         digits, power = torch.float64, 1
     above_cut = sigma / sigma[0] / relative_cut(x.dtype, n, k)
-    above_row_cut = share_of_mean / relative_cut(digits, n, k)
+    above_row_cut = lengths / relative_cut(digits, n, k)
     distances = torch.cat([above_cut, above_row_cut]).log()
     if distances.abs().min() < 0.1:
         return None
@@ -71,7 +72,7 @@ def exact(x: torch.Tensor, name: str, p: float | None):
     return values, bound, is_short
 
 
-def check(x: torch.Tensor, name: str, p: float | None, branch: str) -> None:
+def check(x, name, p, branch) -> None:
     """Assert that a filter refuses a batch without a finite row, and is exact on others."""
     leaf = x.detach().requires_grad_()
     module = SpectralFilter(branch, name, p)
@@ -98,8 +99,9 @@ def check(x: torch.Tensor, name: str, p: float | None, branch: str) -> None:
     info = torch.finfo(x.dtype)
     out = out.detach().double()
     smallest = info.tiny * info.eps
+    largest = max(float(out.abs().max()), 1e-320)
     bound += 4 * info.eps
-    bound += 2 * smallest * math.sqrt(x.numel()) / max(float(out.abs().max()), 1e-320)
+    bound += 2 * smallest * math.sqrt(x.numel()) / largest
     if bound < 1e-3 and values.any():
         # Directions of the whole matrices; the filter may multiply all rows by one constant.
         error = unit(out) - unit(values)
@@ -113,7 +115,8 @@ def test_hostile_batches_through_the_filters():
     faults = 0
     for _ in range(number):
         seed = draw.getrandbits(32)
-        x = batch(random.Random(seed), largest=draw.choice([4, 16, 40, 40, 200]))
+        largest = draw.choice([4, 16, 40, 40, 200])
+        x = batch(random.Random(seed), largest)
         name, p = draw.choice(FILTERS)
         branch = draw.choice(["online", "target"])
         try:

@@ -15,7 +15,7 @@ ONLINE = SpectralFilter("online", "log1p")
 TARGET = SpectralFilter("target", "pow", -0.5)
 
 
-def assert_close(actual: Tensor, expected: Tensor) -> None:
+def assert_close(actual, expected) -> None:
     """Compare float64 results relative to the largest one."""
     scale = expected.abs().max()
     torch.testing.assert_close(actual / scale, expected / scale, rtol=0, atol=1e-11)
@@ -48,8 +48,8 @@ def test_forward_mode_keeps_w_constant(x, w):
 def test_a_target_has_no_derivative_of_any_kind(x):
     _, derivative = torch.func.jvp(TARGET, (x,), (x,))
     assert not derivative.any()
-    gradient = torch.func.grad(lambda y: (TARGET(y) * x).sum())(x)
-    assert not gradient.any()
+    _, vjp = torch.func.vjp(TARGET, x)
+    assert not vjp(x)[0].any()
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, x)
         out = forward_ad.unpack_dual(TARGET(dual))
@@ -75,7 +75,8 @@ def test_checkpointing_and_changes_in_place_keep_the_gradient(x, w):
 
 def test_inference_mode_and_copies_give_the_same_bits(x):
     expected = ONLINE(x)
-    for copied in (copy.deepcopy(ONLINE), pickle.loads(pickle.dumps(ONLINE))):
+    pickled = pickle.dumps(ONLINE)
+    for copied in (copy.deepcopy(ONLINE), pickle.loads(pickled)):
         assert torch.equal(copied(x), expected)
     with torch.inference_mode():
         assert torch.equal(ONLINE(x), expected)
