@@ -22,7 +22,10 @@ __all__ = [
 
 
 def loader(
-    dataset: Dataset, part: Literal["train", "val"], batch_size: int, **options: Any
+    dataset: Dataset,
+    part: Literal["train", "val"],
+    batch_size: int,
+    **options: Any,
 ) -> Loader:
     """Return the `Loader` for one part of a data set; ``options`` are those of `Loader`.
 

@@ -4,19 +4,17 @@ A `Pipeline` maps ``n`` images and an ``(n, DRAWS)`` table of uniform numbers to
 deterministic and works row by row: a sample's view does not depend on the rest of its batch, the
 batch size or the number of processes. Operations and distributions are those of torchvision's
 ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
-``GaussianBlur`` and ``RandomSolarize``, in this order. A rotation follows the flip.
+``GaussianBlur`` and ``RandomSolarize``, in this order. A rotation follows the crop.
 
-The table stays on the CPU, so choosing the samples for an operation does not wait for a GPU. Images
-are processed by elementwise operations, gathers and one ``grid_sample``, without matrix products,
-whose precision TF32 or autocast would lower.
+The table stays on the CPU, so choosing the samples for an operation does not wait for a GPU. TF32
+and autocast change nothing: the only matrix products are in float64.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +22,8 @@ from torch import Tensor
 from rdm_solo.data import draws
 from rdm_solo.data.images import SIDES
 from rdm_solo.data.operations import (
+    apply_where,
+    between,
     blur,
     color_jitter,
     crop_boxes,
@@ -58,8 +58,14 @@ class Pipeline:
 
     size: int  #: side of the (square) views in pixels
     num_crops: int = 2  #: views of this distribution per sample
-    crop_scale: Sequence[float] = (0.2, 1.0)  #: smallest and largest share of the area in a crop
-    crop_ratio: Sequence[float] = (3 / 4, 4 / 3)  #: smallest and largest width / height of a crop
+    crop_scale: tuple[float, float] = (
+        0.2,
+        1.0,
+    )  #: range of a crop's share of the area
+    crop_ratio: tuple[float, float] = (
+        3 / 4,
+        4 / 3,
+    )  #: range of a crop's width / height
     flip: float = 0.5  #: probability of a horizontal flip
     jitter: float = 0.8  #: probability of the colour jitter, its four operations in random order
     brightness: float = 0.4  #: factors are uniform in [max(0, 1 - brightness), 1 + brightness]
@@ -68,7 +74,10 @@ class Pipeline:
     hue: float = 0.1  #: the shift is uniform in [-hue, hue], in turns; at most 0.5
     grey: float = 0.2  #: probability of a grey view
     blur: float = 0.0  #: probability of a Gaussian blur
-    blur_sigma: Sequence[float] = (0.1, 2.0)  #: smallest and largest standard deviation, in pixels
+    blur_sigma: tuple[float, float] = (
+        0.1,
+        2.0,
+    )  #: range of the standard deviation, in pixels
     solarize: float = 0.0  #: probability of solarisation
     solarize_threshold: float = 0.5  #: values at or above it are inverted
     rotate: float = 0.0  #: angles are uniform in [-rotate, rotate], in radians
@@ -76,25 +85,38 @@ class Pipeline:
     def __post_init__(self) -> None:
         check_integer("size (dataset.image_size)", self.size, *SIDES)
         check_integer("num_crops", self.num_crops, 1)
-        for name in ("flip", "jitter", "grey", "blur", "solarize", "solarize_threshold"):
+        shares = (
+            "flip",
+            "jitter",
+            "grey",
+            "blur",
+            "solarize",
+            "solarize_threshold",
+        )
+        for name in shares:
             check_number(name, getattr(self, name), 0, 1)
         for name in ("brightness", "contrast", "saturation", "rotate"):
             check_number(name, getattr(self, name), 0)
         check_number("hue", self.hue, 0, 0.5)
         for name in ("crop_scale", "crop_ratio", "blur_sigma"):
-            interval = _check_interval(name, getattr(self, name))
-            object.__setattr__(self, name, interval)
+            interval = getattr(self, name)
+            if not isinstance(interval, Sequence) or len(interval) != 2:
+                raise UserError(f"{name} must be two numbers, got {interval!r}.")
+            low = check_number(name, interval[0], above=0)
+            high = check_number(name, interval[1], low)
+            object.__setattr__(self, name, (low, high))
         check_number("crop_scale", self.crop_scale[1], 0, 1)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        return self._in_chunks(self._crop_and_recolour, x, u)
+        return self._in_chunks(x, u, is_cropped=False)
 
     def finish(self, crops: Tensor, u: Tensor) -> Tensor:
         """Apply the operations after the crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
 
         For image files, workers decode and crop with `boxes` and the same ``u``.
         """
-        return self._in_chunks(self._finish, crops, u)
+        x = crops.float().div_(255)
+        return self._in_chunks(x, u, is_cropped=True)
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Return the crop of each row of ``u``; see `crop_boxes`."""
@@ -103,101 +125,64 @@ class Pipeline:
     def parameters(self, u: Tensor) -> SimpleNamespace:
         """Return the parameters of the operations after the crop, a row for each row of ``u``."""
         u = u.double()
-        flip = u[:, draws.FLIP] < self.flip
-        angle = self.rotate * (2 * u[:, draws.ROTATE] - 1)
         # Factors are around 1 and not negative. The shift of the hue is around 0.
-        strengths = [self.brightness, self.contrast, self.saturation, self.hue]
+        strengths = [
+            self.brightness,
+            self.contrast,
+            self.saturation,
+            self.hue,
+        ]
         strength = torch.tensor(strengths, dtype=torch.float64)
         neutral = torch.tensor([1.0, 1.0, 1.0, 0.0])
         low = neutral - strength
         low[:3].clamp_(min=0)
         high = neutral + strength
-        sigma_min, sigma_max = self.blur_sigma
+        u_factors = u[:, draws.FACTORS : draws.FACTORS + 4]
+        orders = len(ORDERS) * u[:, draws.ORDER]
         return SimpleNamespace(
-            flip=flip,
-            # torchvision would flip and then rotate by the angle. Rotating by minus the angle and
-            # then flipping gives the same image.
-            angle=torch.where(flip, -angle, angle),
+            angle=self.rotate * (2 * u[:, draws.ROTATE] - 1),
+            flip=u[:, draws.FLIP] < self.flip,
             jitter=u[:, draws.JITTER] < self.jitter,
-            factors=low + (high - low) * u[:, draws.FACTORS : draws.FACTORS + 4],
-            order=ORDERS[(u[:, draws.ORDER] * len(ORDERS)).long()],
+            factors=between(low, high, u_factors),
+            order=ORDERS[orders.long()],
             grey=u[:, draws.GREY] < self.grey,
             blur=u[:, draws.BLUR] < self.blur,
-            sigma=sigma_min + (sigma_max - sigma_min) * u[:, draws.SIGMA],
+            sigma=between(*self.blur_sigma, u[:, draws.SIGMA]),
             solarize=u[:, draws.SOLARIZE] < self.solarize,
         )
 
     @torch.no_grad()
-    def _in_chunks(
-        self, transform: Callable[[Tensor, Tensor], Tensor], x: Tensor, u: Tensor
-    ) -> Tensor:
-        """Apply ``transform`` to all rows of ``x`` and ``u``; on a CPU, in chunks."""
-        n, channels = x.shape[:2]
-        chunk = max(1, CHUNK_VALUES // (channels * self.size**2))
-        if x.device.type != "cpu" or n <= chunk:
-            return transform(x, u)
-        dtype = x.dtype if x.is_floating_point() else torch.float32
-        views = torch.empty(n, channels, self.size, self.size, dtype=dtype)
-        for low in range(0, n, chunk):
-            rows = slice(low, low + chunk)
-            views[rows] = transform(x[rows], u[rows])
-        return views
-
-    def _crop_and_recolour(self, x: Tensor, u: Tensor) -> Tensor:
-        params = self.parameters(u)
-        boxes = self.boxes(u, *x.shape[2:])
-        angle = params.angle if self.rotate else None
-        x = crop_resize(x, boxes, self.size, angle)
-        return self._flip_and_recolour(x, params)
-
-    def _finish(self, crops: Tensor, u: Tensor) -> Tensor:
-        params = self.parameters(u)
-        x = crops.float().div_(255)
-        if self.rotate:
-            x = rotate(x, params.angle)
-        return self._flip_and_recolour(x, params)
+    def _in_chunks(self, x: Tensor, u: Tensor, is_cropped: bool) -> Tensor:
+        chunk = len(x)
+        if x.device.type == "cpu":
+            values_per_view = x.shape[1] * self.size**2
+            chunk = max(1, CHUNK_VALUES // values_per_view)
+        views = []
+        for images, rows in zip(torch.split(x, chunk), torch.split(u, chunk)):
+            params = self.parameters(rows)
+            if not is_cropped:
+                boxes = self.boxes(rows, *images.shape[2:])
+                angle = params.angle if self.rotate else None
+                images = crop_resize(images, boxes, self.size, angle)
+            elif self.rotate:
+                images = rotate(images, params.angle)
+            views.append(self._flip_and_recolour(images, params))
+        return torch.cat(views)
 
     def _flip_and_recolour(self, x: Tensor, params: SimpleNamespace) -> Tensor:
-        x = _apply_where(params.flip, _mirror, x)
-        x = _apply_where(params.jitter, color_jitter, x, params.factors, params.order)
+        mirror = partial(torch.flip, dims=[3])
+        x = apply_where(params.flip, mirror, x)
+        x = apply_where(params.jitter, color_jitter, x, params.factors, params.order)
         if x.shape[1] == 3:
-            x = _apply_where(params.grey, _grey_rgb, x)
+            x = apply_where(params.grey, luma, x)
         # The kernel reaches four standard deviations of the widest Gaussian.
-        radius = max(1, int(4 * self.blur_sigma[1] + 0.5))
+        reach = 4 * self.blur_sigma[1]
+        radius = max(1, int(reach + 0.5))
         radius = min(radius, self.size - 1)
-        x = _apply_where(params.blur, partial(blur, radius=radius), x, params.sigma)
-        threshold = self.solarize_threshold
-        return _apply_where(params.solarize, partial(solarize, threshold=threshold), x)
-
-
-def _mirror(x: Tensor) -> Tensor:
-    return x.flip(3)
-
-
-def _grey_rgb(x: Tensor) -> Tensor:
-    return luma(x).repeat(1, 3, 1, 1)
-
-
-def _apply_where(
-    mask: Tensor, operation: Callable[..., Tensor], x: Tensor, *columns: Tensor
-) -> Tensor:
-    """Apply an operation to the rows in ``mask``, which is on the CPU. May overwrite ``x``."""
-    rows = mask.nonzero()[:, 0]
-    if len(rows) == 0:
-        return x
-    if len(rows) == len(x):
-        return operation(x, *columns)
-    indices = rows.to(x.device, non_blocking=True)
-    selected = [column[rows] for column in columns]
-    changed = operation(x.index_select(0, indices), *selected)
-    return x.index_copy_(0, indices, changed)
-
-
-def _check_interval(name: str, value: Any) -> tuple[float, float]:
-    if not isinstance(value, Sequence) or len(value) != 2:
-        raise UserError(f"{name} must be two numbers [smallest, largest], got {value!r}.")
-    low = check_number(name, value[0], above=0)
-    return low, check_number(name, value[1], low)
+        blur_samples = partial(blur, radius=radius)
+        x = apply_where(params.blur, blur_samples, x, params.sigma)
+        solarize_samples = partial(solarize, threshold=self.solarize_threshold)
+        return apply_where(params.solarize, solarize_samples, x)
 
 
 class Views:
@@ -216,22 +201,19 @@ class Views:
     """
 
     def __init__(self, pipelines: Sequence[Pipeline]) -> None:
-        if not pipelines or not all(isinstance(pipeline, Pipeline) for pipeline in pipelines):
-            raise UserError(
-                f"dataset.views.pipelines must be a list of Pipelines, got {pipelines!r:.80} (in "
-                "YAML, put `_convert_: all` next to the _target_ of the views)"
-            )
         self.pipelines = list(pipelines)
-        sizes = [pipeline.size for pipeline in self.pipelines]
+        sizes = [pipeline.size for pipeline in pipelines]
         if sizes != sorted(sizes, reverse=True):
             raise UserError(
                 f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
                 "treat the first views as the large ones"
             )
         self.per_view: list[Pipeline] = []
+        self.num_large_crops = 0
         for pipeline in self.pipelines:
             self.per_view += [pipeline] * pipeline.num_crops
-        self.num_large_crops = sum(pipeline.size == sizes[0] for pipeline in self.per_view)
+            if pipeline.size == sizes[0]:
+                self.num_large_crops += pipeline.num_crops
         self.num_small_crops = len(self.per_view) - self.num_large_crops
 
     def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> Tensor:
@@ -239,14 +221,17 @@ class Views:
 
         A row depends only on the seed, the epoch, the view and the sample's index.
         """
-        views = range(len(self.per_view))
-        tables = [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
+        tables = []
+        for view in range(len(self.per_view)):
+            tables.append(draws.random_rows(samples, seed, epoch, view, "rows"))
         return torch.stack(tables)
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Return the boxes ``(V, 4)`` of one image's crops; ``u`` (``(V, DRAWS)``) are uniforms."""
-        counts = [pipeline.num_crops for pipeline in self.pipelines]
         boxes = []
-        for pipeline, rows in zip(self.pipelines, torch.split(u, counts)):
-            boxes.append(pipeline.boxes(rows, height, width))
+        first = 0
+        for pipeline in self.pipelines:
+            last = first + pipeline.num_crops
+            boxes.append(pipeline.boxes(u[first:last], height, width))
+            first = last
         return torch.cat(boxes)
