@@ -1,9 +1,8 @@
 """Data sets that fit into memory: digits, CIFAR-10, CIFAR-100, generated images."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,12 +26,13 @@ def digits() -> Dataset:
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped, unused-ignore]
 
     source = load_digits()
-    values = np.rint(source.images * (255 / 16))  # shades are 0 to 16
-    images = torch.from_numpy(values.astype(np.uint8))[:, None]
-    labels = torch.from_numpy(source.target.astype(np.int64))
-    train_rows, val_rows = train_test_split(range(len(labels)), test_size=360, random_state=0)
-    train = Images(images[train_rows], labels[train_rows])
-    val = Images(images[val_rows], labels[val_rows])
+    images = torch.from_numpy(source.images)[:, None]
+    images = to_bytes(images / 16)  # shades are 0 to 16
+    labels = torch.tensor(source.target, dtype=torch.int64)
+    parts = []
+    for rows in train_test_split(range(len(labels)), test_size=360, random_state=0):
+        parts.append(Images(images[rows], labels[rows]))
+    train, val = parts
     return Dataset("digits", train, val, 10, *channel_moments(train.images))
 
 
@@ -41,41 +41,47 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
 
     With ``download``, fetch it into ``root`` if it is missing.
     """
-    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped, unused-ignore]
-
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
-    train, val = _cifar(CIFAR10, root, download)
-    return Dataset("cifar10", train, val, 10, mean, std)
+    return _cifar("CIFAR10", root, download, mean, std)
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
     """Load CIFAR-100 like `cifar10`, from the folder that contains ``cifar-100-python``."""
-    from torchvision.datasets import CIFAR100
-
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
-    train, val = _cifar(CIFAR100, root, download)
-    return Dataset("cifar100", train, val, 100, mean, std)
+    return _cifar("CIFAR100", root, download, mean, std)
 
 
-def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Images]:
-    """Return the training and the test images; torchvision compares the files' checksums."""
+def _cifar(
+    name: str,
+    root: str | Path,
+    download: bool,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Dataset:
+    """Return torchvision's data set of that name; torchvision compares the files' checksums."""
+    from torchvision import datasets  # type: ignore[import-untyped, unused-ignore]
+
     check_bool("dataset.download", download)
-    root = Path(root).expanduser()
+    source = getattr(datasets, name)
+    folder = Path(root).expanduser()
     parts = []
-    for train in (True, False):
+    for is_train in (True, False):
         try:
-            part = source(str(root), train=train, download=download and train)
+            part = source(folder, train=is_train, download=download and is_train)
         except (OSError, RuntimeError, EOFError) as error:
             raise DataError(
                 f"dataset.root={root} holds no intact {source.base_folder} ({first_line(error)}): "
                 f"set dataset.download=true to fetch it from {source.url}, or point dataset.root "
                 "at a folder that holds it"
             ) from error
-        images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
-        parts.append(Images(images, torch.tensor(part.targets, dtype=torch.int64)))
-    return parts[0], parts[1]
+        images = torch.from_numpy(part.data)
+        images = images.permute(0, 3, 1, 2).contiguous()
+        labels = torch.tensor(part.targets)
+        parts.append(Images(images, labels))
+    train, val = parts
+    return Dataset(name.lower(), train, val, len(part.classes), mean, std)
 
 
 def synthetic(
@@ -99,31 +105,54 @@ def synthetic(
         return F.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False)
 
     templates = smooth(num_classes, generator(seed, "templates"))
-    parts = []
-    for part, n in (("train", num_train), ("val", num_val)):
-        random = generator(seed, part)
-        labels = torch.randperm(n, generator=random) % num_classes
-        images = torch.empty(n, channels, size, size, dtype=torch.uint8)
-        for low in range(0, n, 512):  # in chunks: only the bytes of all images must fit into memory
-            chunk = labels[low : low + 512]
+
+    def draw(labels: Tensor, random: torch.Generator) -> Tensor:
+        chunks = []
+        for chunk in torch.split(labels, 512):  # only the bytes of all images must fit into memory
             variation = smooth(len(chunk), random)
             x = 0.5 + 0.18 * templates[chunk] + 0.09 * variation
             x += 0.05 * torch.randn(x.shape, generator=random)
-            images[low : low + 512] = x.clamp(0, 1).mul(255).round()
+            chunks.append(to_bytes(x))
+        return torch.cat(chunks)
+
+    return generated("synthetic", draw, num_train, num_val, num_classes, seed)
+
+
+def generated(
+    name: str,
+    draw: Callable[[Tensor, torch.Generator], Tensor],
+    num_train: int,
+    num_val: int,
+    num_classes: int,
+    *key: int | str,
+) -> Dataset:
+    """Return a data set of images ``draw(labels, random)``; ``key`` is the seed of both parts."""
+    parts = []
+    for part, n in (("train", num_train), ("val", num_val)):
+        random = generator(*key, part)
+        labels = torch.randperm(n, generator=random) % num_classes
+        images = draw(labels, random)
         parts.append(Images(images, labels))
     train, val = parts
-    return Dataset("synthetic", train, val, num_classes, *channel_moments(train.images))
+    return Dataset(name, train, val, num_classes, *channel_moments(train.images))
+
+
+def to_bytes(x: Tensor) -> Tensor:
+    """Round values in [0, 1] to bytes, and clip the others."""
+    levels = 255 * x.clamp(0, 1)
+    return levels.round().to(torch.uint8)
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return each channel's mean and standard deviation, computed exactly from its histogram."""
     values = torch.arange(256, dtype=torch.float64) / 255
-    mean, std = [], []
+    means, stds = [], []
     for channel in images.unbind(1):
         counts = torch.bincount(channel.flatten(), minlength=256)
         share = counts.double() / channel.numel()
-        m = (share * values).sum()
-        variance = (share * (values - m) ** 2).sum()
-        mean.append(float(m))
-        std.append(float(variance.sqrt()))
-    return tuple(mean), tuple(std)
+        mean = (share * values).sum()
+        squares = (values - mean) ** 2
+        variance = (share * squares).sum()
+        means.append(mean.item())
+        stds.append(variance.sqrt().item())
+    return tuple(means), tuple(stds)
