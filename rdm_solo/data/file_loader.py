@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ class DecodedBatch(NamedTuple):
     broken: dict[str, str]  #: the reason for each unreadable image, by name
 
 
+@dataclass
 class Decoder(MapDataset[DecodedBatch]):
     """A map-style data set for the workers; its item for a task is the decoded batch.
 
@@ -52,21 +54,21 @@ class Decoder(MapDataset[DecodedBatch]):
     worker's traceback to the message.
     """
 
-    def __init__(self, files: Files, views: Views | None, seed: int) -> None:
-        self.files = files
-        self.views = views
-        self.seed = seed
+    files: Files
+    views: Views | None
+    seed: int
 
     def __getitem__(self, task: Task) -> DecodedBatch:
         epoch, samples = task
-        skip_broken = self.files.decoding.skip_broken
         uniforms = torch.empty(0, len(samples), 0)
         tries = 1
         if self.views:
             uniforms = self.views.uniforms(samples, self.seed, epoch)
-            if skip_broken:
-                tries = min(TRIES, len(self.files))
-        slots, numbers, images = [], [], []
+            if self.files.decoding.skip_broken:
+                tries = TRIES
+        slots = []
+        numbers = []
+        images = []
         broken: dict[str, str] = {}
         for slot, first in enumerate(samples):
             for candidate in range(first, first + tries):
@@ -80,8 +82,6 @@ class Decoder(MapDataset[DecodedBatch]):
                 slots.append(slot)
                 numbers.append(number)
                 images.append(crops)
-                break
-            if broken and not skip_broken:
                 break
         crops = [torch.stack(view) for view in zip(*images)]
         indices = torch.tensor(numbers, dtype=torch.int64)
@@ -116,14 +116,12 @@ class FileLoader(Loader):
         self._tasks: list[Task] = []  # the DataLoader's sampler, refilled in each epoch
 
     def report_skipped(self) -> None:
-        new = dict(list(self.skipped.items())[self._reported :])
-        self._reported = len(self.skipped)
-        if new:
-            log.warning(f"warning: {skipped_images(new)}")
+        if len(self.skipped) > self._reported:
+            self._reported = len(self.skipped)
+            log.warning(f"warning: {skipped_images(self.skipped)}")
 
     def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        self._tasks[:] = [(self.epoch or 0, samples.tolist()) for samples in batches]
-        loaded_any = False
+        self._tasks[:] = [(self.epoch, samples.tolist()) for samples in batches]
         for decoded, samples in zip(self._data_loader, batches):
             self.skipped |= decoded.broken
             incomplete = len(decoded.samples) < len(samples)
@@ -131,17 +129,13 @@ class FileLoader(Loader):
                 raise self._error(decoded.broken)
             if not decoded.crops:
                 continue
-            loaded_any = True
-            crops = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
+            views = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
             if self.views is None:
-                views = [crops[0].float().div_(255)]
+                views = [x.float().div_(255) for x in views]
             else:
-                views = []
-                for view, crop, u in zip(self.views.per_view, crops, decoded.uniforms):
-                    views.append(view.finish(crop, u))
+                for i, view in enumerate(self.views.per_view):
+                    views[i] = view.finish(views[i], decoded.uniforms[i])
             yield decoded.samples, views
-        if not loaded_any:
-            raise self._error(self.skipped)
 
     def _error(self, broken: dict[str, str]) -> DataError:
         """Return the error that names the first unreadable image."""
@@ -155,10 +149,11 @@ class FileLoader(Loader):
     def _data_loader(self) -> DataLoader[DecodedBatch]:
         """Return the DataLoader of the tasks; in training, its workers persist across epochs."""
         workers = self._number_of_workers()
-        if workers and len(os.fsencode(tempfile.gettempdir())) > MAX_TMPDIR_BYTES:
+        tmpdir = tempfile.gettempdir()
+        if workers and len(os.fsencode(tmpdir)) > MAX_TMPDIR_BYTES:
             raise DataError(
                 f"worker processes need a TMPDIR of at most {MAX_TMPDIR_BYTES} bytes, got "
-                f"{tempfile.gettempdir()}: set TMPDIR to a shorter path, or set dataset.workers=0"
+                f"{tmpdir}: set TMPDIR to a shorter path, or set dataset.workers=0"
             )
         return DataLoader(
             Decoder(self.images, self.views, self.seed),

@@ -5,7 +5,6 @@ Only file names are read at the start. Unreadable files are found when they are 
 
 import logging
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,17 @@ from rdm_solo.ground.values import check_bool
 
 log = logging.getLogger("rdm_solo")
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation
 IMAGENET_CLASSES = 1000
 
@@ -42,7 +51,8 @@ class Paths:
 
     def path(self, index: int) -> Path:
         """Return the path of image number ``index``."""
-        return self.root / os.fsdecode(bytes(self.names[index]))
+        name = os.fsdecode(bytes(self.names[index]))
+        return self.root / name
 
 
 def folder(
@@ -93,11 +103,10 @@ def imagenet(root: str | Path, **options: Any) -> Dataset:
     """Read ImageNet's 1000 classes below ``root/train`` and ``root/val``."""
     top = _existing("root", root)
     train = _existing("root", top / "train")
-    folders, _ = _entries(train)
-    classes = [name for name in folders if re.fullmatch(r"n\d{8}", name)]
+    classes, _ = _entries(train)
     if len(classes) != IMAGENET_CLASSES:
         raise DataError(
-            f"{train} has {len(classes)} class folders (nXXXXXXXX), but ImageNet has 1000: "
+            f"{train} has {len(classes)} class folders, but ImageNet has {IMAGENET_CLASSES}: "
             "unpack all of it, or use dataset=folder for other classes"
         )
     decoding = DecodeOptions(**options)
@@ -145,13 +154,13 @@ def _labelled(
     folders = {"train": _existing("train", train)}
     if val:
         folders["val"] = _existing("val", val)
-    names = {part: _entries(path)[0] for part, path in folders.items()}
-    classes = classes or sorted(set().union(*names.values()))
+    names = {part: set(_entries(path)[0]) for part, path in folders.items()}
+    classes = classes or sorted(set.union(*names.values()))
     if not classes:
         raise DataError(f"{train} has no class folder: make one for each class")
     parts: dict[str, Files] = {}
     for part, path in folders.items():
-        missing = sorted(set(classes) - set(names[part]))
+        missing = sorted(set(classes) - names[part])
         if missing:
             raise DataError(
                 f"{path} lacks {len(missing)} of {len(classes)} class folders "
@@ -196,8 +205,11 @@ def _images(top: Path, root: Path) -> list[bytes]:
         visited.add(resolved)
         folders, images = _entries(current)
         relative = os.path.relpath(current, root)
-        names += [os.fsencode(os.path.join(relative, name)) for name in images]
-        pending += [os.path.join(current, name) for name in reversed(folders)]
+        for name in images:
+            path = os.path.join(relative, name)
+            names.append(os.fsencode(path))
+        for name in reversed(folders):
+            pending.append(os.path.join(current, name))
     return names
 
 

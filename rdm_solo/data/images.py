@@ -36,7 +36,8 @@ class Images:
     def __post_init__(self) -> None:
         x, y = self.images, self.labels
         valid_images = x.ndim == 4 and x.dtype == torch.uint8 and x.numel() > 0
-        if not valid_images or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        valid_labels = y.dtype == torch.int64 and y.shape == x.shape[:1]
+        if not valid_images or not valid_labels:
             raise UserError(
                 "images must be uint8 of shape (N, C, H, W), at least one, and labels int64 of "
                 f"shape (N,), got {x.dtype} of shape {tuple(x.shape)} and {y.dtype} of shape "
@@ -79,12 +80,16 @@ class Files:
     def name(self, index: int) -> str:
         """Return an image's name for messages: its path, or its index if it has no path."""
         path = getattr(self.source, "path", None)
-        return str(path(index)) if path else f"image {index}"
+        if callable(path):
+            return str(path(index))
+        return f"image {index}"
 
     def open(self, index: int) -> Any:
         """Return image number ``index`` as a PIL image."""
         sample = self.source[index]
-        return sample[0] if isinstance(sample, (tuple, list)) else sample
+        if isinstance(sample, (tuple, list)):
+            return sample[0]
+        return sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +114,8 @@ class Dataset:
             for value in values:
                 check_number(f"dataset.{name}", value, above=0 if name == "std" else float("-inf"))
         for part in (self.train, self.val or self.train):
-            low, high = int(part.labels.min()), int(part.labels.max())
+            low = int(part.labels.min())
+            high = int(part.labels.max())
             if low < 0 or high >= self.num_classes:
                 raise UserError(
                     f"num_classes={self.num_classes} allows labels from 0 to "

@@ -59,20 +59,16 @@ class Loader(ABC):
         check_integer("batch_size", batch_size, self._min_images)
         self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
-        if self.images.channels not in (1, self.channels):
-            raise UserError(
-                f"the backbone takes {self.channels} channels: give images of 1 or "
-                f"{self.channels} channels (dataset.channels), not {self.images.channels}"
-            )
         self.batch_size = batch_size
         self.views = views
         self.seed = seed
         self.drop_last = drop_last and views is not None
         self.device = torch.device(device)
-        self.epoch: int | None = None
+        self.epoch = 0
         self.skipped: dict[str, str] = {}  #: the reason for each skipped image, by name
         moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
-        self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
+        moments = moments[..., None, None].to(self.device)
+        self._mean, self._std = moments
 
     @property
     def sampler(self) -> "Loader":
@@ -89,7 +85,7 @@ class Loader(ABC):
         self.epoch = epoch
 
     def report_skipped(self) -> None:  # noqa: B027 (images in memory are always readable)
-        """Log the images that were left out since the last report."""
+        """Log all images that were left out, if there are new ones since the last report."""
 
     def __len__(self) -> int:
         return len(self._slices())
@@ -97,14 +93,17 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Any]:
         order = torch.arange(len(self.images))
         if self.views:
-            random = generator(self.seed, self.epoch or 0, "order")
+            random = generator(self.seed, self.epoch, "order")
             order = torch.randperm(len(self.images), generator=random)
         batches = [order[rows] for rows in self._slices()]
         for samples, views in self._load_batches(batches):
-            views = [x.sub_(self._mean).div_(self._std) for x in views]
-            if self.channels != self.images.channels:
-                views = [x.repeat(1, self.channels, 1, 1) for x in views]
-            labels = self.images.labels[samples].to(self.device, non_blocking=True)
+            for i, x in enumerate(views):
+                x.sub_(self._mean)
+                x.div_(self._std)
+                if self.channels != self.images.channels:
+                    views[i] = x.repeat(1, self.channels, 1, 1)
+            labels = self.images.labels[samples]
+            labels = labels.to(self.device, non_blocking=True)
             if self.views is None:
                 yield views[0], labels
             else:
@@ -131,10 +130,13 @@ class Loader(ABC):
         if not self.drop_last:
             ends[-1] = n
         slices = []
-        for low, high in zip([0, *ends], ends):
-            start = low + (high - low) * rank // world
-            stop = low + (high - low) * (rank + 1) // world
+        low = 0
+        for high in ends:
+            count = high - low
+            start = low + count * rank // world
+            stop = low + count * (rank + 1) // world
             slices.append(slice(start, stop))
+            low = high
         return slices
 
 
@@ -150,9 +152,12 @@ class MemoryLoader(Loader):
     def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         for samples in batches:
             indices = samples.to(self.device, non_blocking=True)
-            x = self._pixels.index_select(0, indices).float().div_(255)
-            if self.views is None:
-                yield samples, [x]
-                continue
-            uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
-            yield samples, [view(x, u) for view, u in zip(self.views.per_view, uniforms)]
+            pixels = self._pixels.index_select(0, indices)
+            x = pixels.float().div_(255)
+            views = [x]
+            if self.views:
+                uniforms = self.views.uniforms(samples, self.seed, self.epoch)
+                views = []
+                for view, u in zip(self.views.per_view, uniforms):
+                    views.append(view(x, u))
+            yield samples, views

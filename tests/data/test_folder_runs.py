@@ -23,14 +23,11 @@ TRAIN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("option", "accuracies"),
-    [("dataset.workers=2", {"val/knn_acc1", "val/acc1"}), ("dataset.labels=false", set())],
-)
-def test_a_folder_trains(tree, tmp_path, option, accuracies):
-    run(tmp_path, *TRAIN, f"dataset.root={tree}", "filter=target_pow", "max_epochs=1", option)
+def test_a_folder_without_labels_trains(tree, tmp_path):
+    options = ["dataset.labels=false", "dataset.workers=2", "max_epochs=1"]
+    run(tmp_path, *TRAIN, f"dataset.root={tree}", "filter=target_pow", *options)
     (row,) = rows(tmp_path)
-    assert row.keys() & {"val/knn_acc1", "val/acc1"} == accuracies
+    assert not row.keys() & {"val/knn_acc1", "val/acc1"}
     assert row["erank/target"] > 1
 
 
@@ -53,7 +50,8 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
     for path, entry in zip(broken, lines, strict=True):
         assert f"{path} cannot be read" in line
         assert entry.startswith(f"epoch 1: {path} cannot")
-    assert len(rows(tmp_path / "run")) == 2
+    for row in rows(tmp_path / "run"):
+        assert row.keys() >= {"val/knn_acc1", "val/acc1"}
     # The linear probe leaves them out as well.
     caplog.clear()
     cfg = arguments.compose("linear", [f"run={tmp_path / 'run'}", "features=cached", "epochs=1"])
