@@ -12,16 +12,17 @@ from rdm_solo.ground import distributed
 SIZE = 16
 
 
-def picture(seed, height=None, width=None, mode="RGB"):
+def picture(seed, height=None, width=None):
     """Return a smooth picture with some noise, by default of a random size."""
     draw = np.random.default_rng(seed)
     height = height or int(draw.integers(18, 50))
     width = width or int(draw.integers(18, 50))
-    coarse = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8))
-    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
-    noisy = smooth + draw.integers(-20, 21, smooth.shape)
-    pixels = noisy.clip(0, 255).astype(np.uint8)
-    return Image.fromarray(pixels).convert(mode)
+    coarse = draw.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    noise = draw.integers(-20, 21, (height, width, 3))
+    pixels = np.asarray(smooth) + noise
+    pixels = pixels.clip(0, 255).astype(np.uint8)
+    return Image.fromarray(pixels)
 
 
 def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
@@ -32,7 +33,7 @@ def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
             folder = root / part / name
             folder.mkdir(parents=True)
             for i in range(n):
-                extension = "png" if i % 3 == 2 else "jpg"
+                extension = ("jpg", "jpg", "png")[i % 3]
                 picture(seed).save(folder / f"{i:02}.{extension}")
                 seed += 1
     return root
@@ -40,7 +41,8 @@ def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
 
 def a_pair(**options):
     """Return views of one pipeline, two per sample."""
-    return Views([Pipeline(**{"size": SIZE, "blur": 0.5, "solarize": 0.2} | options)])
+    options = {"size": SIZE, "blur": 0.5, "solarize": 0.2} | options
+    return Views([Pipeline(**options)])
 
 
 def loader(root, part="train", batch_size=8, source=None, **options):
@@ -74,15 +76,6 @@ def epoch_of(loader, epoch=0, rank=0, world=1):
         batches = list(loader)
         assert len(batches) == len(loader)
     return batches
-
-
-def by_sample(batches):
-    """Return the views of each sample, by its index."""
-    views = {}
-    for indices, crops, _ in batches:
-        for index, *rows in zip(indices.tolist(), *crops, strict=True):
-            views[index] = torch.stack(rows)
-    return views
 
 
 def assert_same(actual, expected):
