@@ -1,6 +1,7 @@
 """Folders of images: what is read from them, and what is refused."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def test_samples_and_labels_are_torchvisions(tree, part):
 
 
 def test_nested_folders_links_and_odd_names(tmp_path):
-    root = write_tree(tmp_path / "tree", classes=("cat", "dog"), train=2, val=1)
+    classes = "cat", "dog"
+    root = write_tree(tmp_path / "tree", classes, train=2, val=1)
     train = root / "train"
     outside = tmp_path / "elsewhere"
     for folder in (train / "dog" / "more" / "still more", train / ".cache", outside):
@@ -50,7 +52,8 @@ def test_nested_folders_links_and_odd_names(tmp_path):
     (train / "cat" / "up").symlink_to(root)  # would bring in the dogs as cats
     (train / "cat" / ".#lock").symlink_to("user@host.1")  # what editors leave behind
     files = folders.folder(root).train
-    assert [str(Path(path).relative_to(train)) for path in paths(files)] == [
+    names = [os.path.relpath(path, train) for path in paths(files)]
+    assert names == [
         "cat/00.jpg",
         "cat/01.jpg",
         "cat/more/far.jpg",
@@ -59,7 +62,7 @@ def test_nested_folders_links_and_odd_names(tmp_path):
         "dog/two\nlines.bmp",
         "dog/more/still more/ä b.jpeg",
     ]
-    assert files.labels.tolist() == [0] * 3 + [1] * 4
+    assert files.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     odd.write_bytes(b"")
     with pytest.raises(DataError, match=r"two\\nlines\.bmp"):
         list(loader(root, batch_size=7))
@@ -101,7 +104,7 @@ def test_without_labels_every_image_counts(tmp_path):
     assert dataset.train.labels.tolist() == [0] * 6
     # Images beside the class folders mean that these are no classes.
     picture(0).save(root / "train" / "between.png")
-    assert folders.folder(root).train.labels.tolist() == [0] * 7
+    assert len(folders.folder(root).train) == 7
 
 
 @pytest.mark.parametrize("load", [folders.folder, folders.imagenet, folders.imagenet100])
