@@ -67,6 +67,5 @@ def random_rows(index: Sequence[int] | Tensor, *key: int | str) -> Tensor:
 
 def _hash(key: tuple[int | str, ...], size: int) -> int:
     """Return a hash of ``size`` bytes."""
-    content = repr(key).encode()
-    digest = hashlib.blake2b(content, digest_size=size)
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=size)
     return int.from_bytes(digest.digest(), "little")

@@ -51,8 +51,7 @@ class Paths:
 
     def path(self, index: int) -> Path:
         """Return the path of image number ``index``."""
-        name = os.fsdecode(bytes(self.names[index]))
-        return self.root / name
+        return self.root / os.fsdecode(bytes(self.names[index]))
 
 
 def folder(
@@ -168,8 +167,6 @@ def _labelled(
             )
         parts[part] = _files(path, classes, decoding)
         log.info(f"{len(parts[part])} images of {len(classes)} classes below {path}")
-    if val is None:
-        log.info("without a folder val there are no accuracies")
     return Dataset(name, parts["train"], parts.get("val"), len(classes), *moments)
 
 

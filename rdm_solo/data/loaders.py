@@ -59,6 +59,11 @@ class Loader(ABC):
         check_integer("batch_size", batch_size, self._min_images)
         self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
+        if self.images.channels not in (1, self.channels):
+            raise UserError(
+                f"the backbone takes {self.channels} channels: give images of 1 or "
+                f"{self.channels} channels (dataset.channels), not {self.images.channels}"
+            )
         self.batch_size = batch_size
         self.views = views
         self.seed = seed

@@ -49,9 +49,7 @@ def crop_boxes(
     aspects = log_aspects.exp()
     h = (areas / aspects).sqrt().round()
     w = (areas * aspects).sqrt().round()
-    h_fits = (h > 0) & (h <= height)
-    w_fits = (w > 0) & (w <= width)
-    fits = h_fits & w_fits
+    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
     # argmax returns the first of equal values, so the first box that fits.
     first = fits.byte().argmax(1, keepdim=True)
     h = h.gather(1, first)

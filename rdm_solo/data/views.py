@@ -58,14 +58,8 @@ class Pipeline:
 
     size: int  #: side of the (square) views in pixels
     num_crops: int = 2  #: views of this distribution per sample
-    crop_scale: tuple[float, float] = (
-        0.2,
-        1.0,
-    )  #: range of a crop's share of the area
-    crop_ratio: tuple[float, float] = (
-        3 / 4,
-        4 / 3,
-    )  #: range of a crop's width / height
+    crop_scale: tuple[float, float] = (0.2, 1.0)  #: range of a crop's share of the area
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  #: range of a crop's width / height
     flip: float = 0.5  #: probability of a horizontal flip
     jitter: float = 0.8  #: probability of the colour jitter, its four operations in random order
     brightness: float = 0.4  #: factors are uniform in [max(0, 1 - brightness), 1 + brightness]
@@ -74,10 +68,7 @@ class Pipeline:
     hue: float = 0.1  #: the shift is uniform in [-hue, hue], in turns; at most 0.5
     grey: float = 0.2  #: probability of a grey view
     blur: float = 0.0  #: probability of a Gaussian blur
-    blur_sigma: tuple[float, float] = (
-        0.1,
-        2.0,
-    )  #: range of the standard deviation, in pixels
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  #: range of the Gaussian's standard deviation
     solarize: float = 0.0  #: probability of solarisation
     solarize_threshold: float = 0.5  #: values at or above it are inverted
     rotate: float = 0.0  #: angles are uniform in [-rotate, rotate], in radians

@@ -129,6 +129,11 @@ def test_every_process_gets_an_equal_share_of_every_step(n, batch_size, pipeline
     assert order == list(range(n))
 
 
+def test_images_that_do_not_fit_the_backbone_are_refused():
+    with pytest.raises(ValueError, match="4 channels"):
+        loader(expand_channels=4)
+
+
 @pytest.mark.parametrize(
     ("n", "batch_size", "world", "pipelines"),
     [
