@@ -3,36 +3,27 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-from scipy import stats  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
+from scipy import stats
 
 
-class Difference(NamedTuple):
-    """The mean of paired differences, its 95 % t interval, and p for a true mean of ``zero``."""
+def difference(pairs: Sequence[float], zero: float = 0.0) -> dict[str, float]:
+    """Test whether the mean of at least two paired differences is ``zero``.
 
-    mean: float
-    low: float
-    high: float
-    p: float
-    zero: float
-
-
-def difference(pairs: Sequence[float], zero: float = 0.0) -> Difference:
-    """Return Student's two-sided t test of at least two differences.
+    Return the mean, its 95 % interval, and p by Student's two-sided t test.
 
     >>> test = difference([1.0, 2.0, 3.0])
-    >>> [round(value, 3) for value in test]
-    [2.0, -0.484, 4.484, 0.074, 0.0]
+    >>> print("{mean} ({low:.3f} to {high:.3f}), p = {p:.3f}".format(**test))
+    2.0 (-0.484 to 4.484), p = 0.074
     """
     test = stats.ttest_1samp(pairs, zero)
-    p = float(test.pvalue)
+    low, high = test.confidence_interval(0.95)
+    p = test.pvalue
     if math.isnan(p):  # a difference is missing, or all are equal to zero
         p = 1.0
-    low, high = test.confidence_interval(0.95)
-    return Difference(statistics.fmean(pairs), float(low), float(high), p, zero)
+    return {"mean": statistics.fmean(pairs), "low": low, "high": high, "p": p, "zero": zero}
 
 
 def holm(p: pd.Series) -> pd.Series:

@@ -4,14 +4,13 @@ import argparse
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
+from tqdm.contrib.concurrent import thread_map
 
 from rdm_solo.runs.files import write_atomically
 from studies.training import ROOT
@@ -21,8 +20,8 @@ from studies.training import ROOT
 class Study:
     """A plan of runs, the measurement of one run, and the analysis that the pages show.
 
-    ``planned(table)`` lists the runs. Each begins with its values of the columns ``key``.
-    ``measure(*run)`` trains a run and returns its row of the table. ``analyse(table)`` returns the
+    ``planned(table)`` lists the runs. A run is a tuple with its values of the columns ``key``.
+    ``measure(*run)`` trains it and returns its row of the table. ``analyse(table)`` returns the
     values that the templates ``page.md`` and ``page_appendix.md`` name. ``draw(table, folder)``
     saves figures.
     """
@@ -56,32 +55,21 @@ class Study:
         """Return the planned runs that the table lacks."""
         rows = table[list(self.key)].astype(str)
         present = set(rows.itertuples(index=False, name=None))
-        missing = {}  # by key, because a run that two questions need is planned twice
-        for run in self.planned(table):
-            key = tuple(map(str, run[: len(self.key)]))
-            if key not in present:
-                missing[key] = run
-        return list(missing.values())
+        runs = dict.fromkeys(self.planned(table))  # a run of two questions is planned twice
+        return [run for run in runs if tuple(map(str, run)) not in present]
 
     def train(self, jobs: int, most: int | None) -> None:
         """Train missing runs, ``jobs`` at a time. After a failure no further run starts."""
         lock = threading.Lock()
 
-        def train_one(*run: Any) -> None:
+        def train_one(run: Any) -> None:
             row = self.measure(*run)
             with lock:
                 self.add(row)
 
         # The results of the first runs can decide which runs follow.
         while runs := self.missing(self.read())[:most]:
-            with ThreadPoolExecutor(jobs) as pool:
-                trained = [pool.submit(train_one, *run) for run in runs]
-                try:
-                    for run in tqdm(as_completed(trained), total=len(trained), unit="run"):
-                        run.result()
-                except BaseException:
-                    pool.shutdown(cancel_futures=True)
-                    raise
+            thread_map(train_one, runs, max_workers=jobs, unit="run")
             if most is not None:
                 break
 
@@ -95,10 +83,12 @@ class Study:
             keep_trailing_newline=True,
         )
         templates.filters["distinct"] = distinct
-        values = {"table": table, **self.analyse(table)}
+        values = self.analyse(table)
+        page = templates.get_template("page.md")
+        appendix = templates.get_template("page_appendix.md")
         return {
-            ROOT / self.page: templates.get_template("page.md").render(values),
-            self.folder / "appendix.md": templates.get_template("page_appendix.md").render(values),
+            ROOT / self.page: page.render(values, table=table),
+            self.folder / "appendix.md": appendix.render(values, table=table),
         }
 
     def main(self) -> None:
@@ -162,7 +152,5 @@ def last_measured(cell: str) -> float:
     >>> last_measured("10.5 20 -"), last_measured("")
     (20.0, nan)
     """
-    for value in reversed(series(cell)):
-        if math.isfinite(value):
-            return value
-    return math.nan
+    finite = filter(math.isfinite, series(cell))
+    return [math.nan, *finite][-1]

@@ -1,11 +1,7 @@
 """What it costs to choose a run without labels: regret, and Kendall's tau in groups of runs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from studies.alarms.judging import failed
 from studies.alarms.plan import CHOOSE, DATA_TO_CHOOSE, PLAN
@@ -16,8 +12,6 @@ RANDOM, DEFAULT = "a random run that has not failed", "always σ^-0.5"
 FEW, LOSS = "kNN accuracy with 50 labels", "loss"
 BASELINES = [RANDOM, DEFAULT, FEW]
 WAYS = [*BASELINES, *(name for name in PLAN["measures"] if name != FEW)]
-
-Array = npt.NDArray[np.float64]
 
 
 def scores(table: pd.DataFrame) -> pd.DataFrame:
@@ -30,86 +24,82 @@ def scores(table: pd.DataFrame) -> pd.DataFrame:
     return values.set_axis(list(columns), axis=1)
 
 
-def runs_of(table: pd.DataFrame, data: str, settings: Sequence[str]) -> pd.DataFrame:
-    """Return the runs for choosing on a data set with these settings, one setting after another."""
-    chosen = table[(table["part"] == CHOOSE) & (table["data"] == data)]
-    groups = dict(list(chosen.groupby("setting")))
-    return pd.concat([groups[setting] for setting in settings])
-
-
-def regrets(table: pd.DataFrame, pools: Mapping[str, Any], bootstrap: bool) -> Array:
-    """Return the regret by pool, data set, way of choosing, and draw of one seed per setting.
+def regrets(table: pd.DataFrame, bootstrap: bool) -> pd.DataFrame:
+    """Return the regret in each draw of one seed per setting, by pool, data set and way.
 
     ``bootstrap`` also draws the pool's settings with replacement, except the default, which stays.
     """
     dice = np.random.default_rng(0)
-    by_pool = []
-    for pool in pools.values():
-        settings = [pool["default"]]
-        settings += [setting for setting in pool["among"] if setting != pool["default"]]
+    by_data = dict(list(table[table["part"] == CHOOSE].groupby("data")))
+    regrets = {}
+    for name, pool in PLAN["pools"].items():
+        settings = list(dict.fromkeys([pool["default"], *pool["among"]]))  # the default is first
         n = len(settings)
-        by_data = []
         for data in DATA_TO_CHOOSE:
             drawn = np.tile(np.arange(n), (DRAWS, 1))
             if bootstrap:
                 drawn[:, 1:] = dice.integers(n, size=(DRAWS, n - 1))
             seeds = dice.integers(PLAN["seeds"], size=(DRAWS, n))
-            runs = runs_of(table, data, settings)
-            by_data.append(_regret(runs, PLAN["seeds"] * drawn + seeds))
-        by_pool.append(by_data)
-    return np.array(by_pool)
+            runs = by_data[data].set_index("setting").loc[settings]
+            regrets[name, data] = regret(runs, PLAN["seeds"] * drawn + seeds)
+    return pd.concat(regrets, axis=1, names=["pool", "data", "way"])
 
 
-def _regret(runs: pd.DataFrame, drawn: npt.NDArray[np.int64]) -> Array:
+def regret(runs: pd.DataFrame, drawn: np.ndarray) -> pd.DataFrame:
     """Return the regret of every way in every draw; a draw's first run has the default setting."""
     finished = runs["diverged"] == ""
     accuracy = numbers(runs["linear_trained"]).where(finished, 0).to_numpy()[drawn]
     alive = (finished & ~failed(runs)).to_numpy()[drawn]
     picked = {RANDOM: (accuracy * alive).sum(1) / alive.sum(1), DEFAULT: accuracy[:, 0]}
-    draws = np.arange(len(drawn))
     for name, values in scores(runs).fillna(-np.inf).items():
-        best = values.to_numpy()[drawn].argmax(1)
-        picked[name] = accuracy[draws, best]
-    return accuracy.max(1) - np.array([picked[way] for way in WAYS])
+        best = values.to_numpy()[drawn].argmax(1, keepdims=True)
+        picked[name] = np.take_along_axis(accuracy, best, 1)[:, 0]
+    return pd.DataFrame({way: accuracy.max(1) - picked[way] for way in WAYS})
 
 
 class Regrets:
     """Texts about the regrets, with intervals from a bootstrap of the settings."""
 
     def __init__(self, table: pd.DataFrame) -> None:
-        self.exact = regrets(table, PLAN["pools"], bootstrap=False)
-        self.drawn = regrets(table, PLAN["pools"], bootstrap=True)
+        self.exact = regrets(table, bootstrap=False)
+        self.drawn = regrets(table, bootstrap=True)
 
-    def mean(self, way: str, baseline: str = "", data: slice | int = slice(None)) -> str:
+    def mean(self, way: str, baseline: str = "", data: str | None = None) -> str:
         """Return the mean regret over pools, minus that of a baseline, and its interval."""
-        samples = []
+        means = []
         for regret in (self.exact, self.drawn):
-            values = regret[:, data, WAYS.index(way)]
+            values = regret.xs(way, axis=1, level="way")
             if baseline:
-                values = values - regret[:, data, WAYS.index(baseline)]
+                values = values - regret.xs(baseline, axis=1, level="way")
             if way == LOSS:  # the losses of different methods cannot be compared
-                values = np.delete(values, list(PLAN["pools"]).index("method"), axis=0)
-            samples.append(values.reshape(-1, DRAWS).mean(0))
-        exact, drawn = samples
+                values = values.drop(columns="method", level="pool")
+            if data:
+                values = values.xs(data, axis=1, level="data")
+            means.append(values.mean(axis=1))
+        exact, drawn = means
+        low, high = drawn.quantile([0.025, 0.975])
         sign = "+" if baseline else ""
-        low, high = np.quantile(drawn, [0.025, 0.975])
         return f"{exact.mean():{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
     def in_pools(self, way: str) -> list[str]:
         """Return for each pool the mean regret on each data set."""
-        means = self.exact[:, :, WAYS.index(way)].mean(-1)
-        return [", ".join(f"{mean:.1f}" for mean in by_data) for by_data in means]
+        means = self.exact.xs(way, axis=1, level="way").mean().map("{:.1f}".format)
+        return means.groupby("pool", sort=False).agg(", ".join).tolist()
 
 
-def taus(table: pd.DataFrame) -> pd.Series:
-    """Return Kendall's tau of each measure with linear accuracy, over the runs that have both."""
-    return scores(table).corrwith(numbers(table["linear_trained"]), method="kendall")
+def taus(runs: pd.DataFrame, *within: str) -> pd.Series:
+    """Return for each measure Kendall's tau with linear accuracy on each data set, as a text.
 
-
-def tau_within_settings(table: pd.DataFrame) -> pd.Series:
-    """Return the mean over settings of Kendall's tau over a setting's seeds."""
-    by_setting = [taus(runs) for _, runs in table.groupby("setting")]
-    return pd.DataFrame(by_setting).mean()
+    Tau is computed over all runs that have both or, with the name of a column in ``within``, as
+    the mean over groups of such runs.
+    """
+    by_group = {}
+    for group, members in runs.groupby(["data", *within]):
+        accuracy = numbers(members["linear_trained"])
+        by_group[group] = scores(members).corrwith(accuracy, method="kendall")
+    means = pd.DataFrame(by_group).T.groupby(level=0).mean()
+    in_order = [data for data in PLAN["data"] if data in means.index]
+    return means.loc[in_order].map("{:.2f}".format).agg(", ".join)
 
 
 def tau_of_choosing(table: pd.DataFrame) -> pd.DataFrame:
@@ -117,30 +107,18 @@ def tau_of_choosing(table: pd.DataFrame) -> pd.DataFrame:
     chosen = table[table["part"] == CHOOSE]
     simsiam = chosen[chosen["setting"].str.startswith("simsiam")]
     methods = chosen[chosen["setting"].isin(PLAN["pools"]["method"]["among"])]
-    groups = {
-        "SimSiam": simsiam,
-        "SimSiam, no failed runs": simsiam[~failed(simsiam)],
-        "methods": methods,
-        "methods, no failed runs": methods[~failed(methods)],
+    columns = {
+        "over seeds": taus(chosen, "setting"),
+        "SimSiam": taus(simsiam),
+        "SimSiam, no failed runs": taus(simsiam[~failed(simsiam)]),
+        "methods": taus(methods),
+        "methods, no failed runs": taus(methods[~failed(methods)]),
     }
-    columns = by_data(groups, DATA_TO_CHOOSE, taus)
-    columns.insert(0, "over seeds", by_data({"": chosen}, DATA_TO_CHOOSE, tau_within_settings))
-    return columns
+    return pd.DataFrame(columns)
 
 
 def tau_of_all_runs(table: pd.DataFrame) -> pd.DataFrame:
     """Return Kendall's tau over the runs of all methods."""
     runs = table[table["diverged"] == ""]
-    groups = {"all runs": runs, "without failed runs": runs[~failed(runs)]}
-    return by_data(groups, PLAN["data"], taus)
-
-
-def by_data(
-    groups: Mapping[str, pd.DataFrame], sets: Sequence[str], measure: Callable[..., pd.Series]
-) -> pd.DataFrame:
-    """Return what is measured in each group, as texts with a number for each data set."""
-    columns = {}
-    for name, runs in groups.items():
-        numbers = [measure(runs[runs["data"] == data]) for data in sets]
-        columns[name] = pd.DataFrame(numbers).map("{:.2f}".format).agg(", ".join)
+    columns = {"all runs": taus(runs), "without failed runs": taus(runs[~failed(runs)])}
     return pd.DataFrame(columns)

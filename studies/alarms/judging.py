@@ -3,21 +3,18 @@
 import math
 import random
 from collections.abc import Mapping
-from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from rdm_solo.collapse.rules import RULES, WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
 from rdm_solo.methods.descriptions import METHODS
 from studies.alarms.plan import PLAN
 from studies.study import numbers, series
 
-WARMUP = 3
+BOUNDS = Bounds(warmup=3)
 CLASSES = {"textures": 12, "angles": 12, "digits": 10}
 PREVALENCE = 0.1  # share of failed runs for which precision is stated
 KINDS = {rule.kind for rule in RULES} - {WRONG_WAY}
-
-Row = Mapping[str, str]
 
 
 def gains(table: pd.DataFrame) -> pd.Series:
@@ -30,53 +27,64 @@ def failed(table: pd.DataFrame) -> pd.Series:
     return gains(table) < PLAN["margin"]
 
 
-def epochs_of(row: Row) -> pd.DataFrame:
-    """Return a run's columns by epoch; epoch 0 is the untrained network."""
-    names = PLAN["recorded"]["every epoch"]
-    return pd.DataFrame({name: series(row[name]) for name in names})
-
-
-def alarm(row: Row, rule: Mapping[str, Any]) -> float:
-    """Return the epoch of a run's first alarm by one of the plan's rules; NaN if there is none."""
-    epochs = epochs_of(row)
-    if "below" in rule:
-        return below(epochs, rule["below"], "above untrained" in rule)
-    classes: int | None = CLASSES[row["data"]]
-    if "without labels" in rule:
-        epochs, classes = epochs.drop(columns=PLAN["labels"]), None
-    kinds = KINDS if rule["kinds"] == "all" else set(rule["kinds"])
+def kinds_by_epoch(epochs: pd.DataFrame, k: int, classes: int | None) -> pd.Series:
+    """Return the kinds of collapse that the package reports after each epoch of a run."""
+    kinds = []
     measured = []
     for number, values in enumerate(epochs.to_dict("records")):
-        measured.append(MeasuredEpoch.read(values, number, int(row["dimensions"]), classes))
-        if kinds.intersection(kinds_of_collapse(measured, Bounds(warmup=WARMUP))):
-            return number
-    return math.nan
+        measured.append(MeasuredEpoch.read(values, number, k, classes))
+        kinds.append(set(kinds_of_collapse(measured, BOUNDS)))
+    return pd.Series(kinds)
 
 
-def below(epochs: pd.DataFrame, bounds: Mapping[str, float], above_untrained: bool) -> float:
-    """Return the epoch after two measured epochs in a row in which a column is below its bound."""
-    columns = epochs[list(bounds)]
-    limits = pd.Series(bounds)
-    if above_untrained:
-        limits += columns.loc[0]
-    measured = columns.loc[WARMUP + 1 :].dropna()
-    low = (measured < limits).any(axis=1)
-    twice = low & low.shift(fill_value=False)
-    return float(twice.idxmax()) if twice.any() else math.nan
+def is_below(epochs: pd.DataFrame, bounds: pd.Series) -> pd.Series:
+    """Return after which epochs a column was below its bound twice in a row.
+
+    Only measured epochs after the warm-up count.
+    """
+    measured = epochs[bounds.index][BOUNDS.warmup + 1 :].dropna()
+    low = (measured < bounds).any(axis=1)
+    return low & low.shift(fill_value=False)
 
 
-def judge(table: pd.DataFrame, rule: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the runs that a rule applies to, with their gain, label and first alarm.
+def first_alarms(run: Mapping[str, str]) -> dict[str, float]:
+    """Return the epoch of a run's first alarm by each of the plan's rules; NaN: no alarm."""
+    columns = {name: series(run[name]) for name in PLAN["recorded"]["every epoch"]}
+    epochs = pd.DataFrame(columns)  # epoch 0 is the untrained network
+    k = int(run["dimensions"])
+    kinds = kinds_by_epoch(epochs, k, CLASSES[run["data"]])
+    kinds_without_labels = kinds_by_epoch(epochs.drop(columns=PLAN["labels"]), k, None)
+    first = {}
+    for name, rule in PLAN["rules"].items():
+        if "below" in rule:
+            bounds = pd.Series(rule["below"])
+            if "above untrained" in rule:
+                bounds += epochs.loc[0, bounds.index]
+            alarms = is_below(epochs, bounds)
+        else:
+            reported = kinds_without_labels if "without labels" in rule else kinds
+            judged = KINDS if rule["kinds"] == "all" else rule["kinds"]
+            alarms = ~reported.map(set(judged).isdisjoint)
+        first[name] = float(alarms.idxmax()) if alarms.any() else math.nan
+    return first
+
+
+def judge(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return for each rule the runs that it applies to, with their gain, label and first alarm.
 
     Diverged runs are left out; they stop with an error by themselves.
     """
-    judged = table["diverged"] == ""
-    if "softmax" in rule:
-        judged &= table["method"].map(lambda name: METHODS[name].softmax)
-    table = table[judged]
-    alarms = [alarm(row, rule) for row in table.to_dict("records")]
+    table = table[table["diverged"] == ""]
+    alarms = pd.DataFrame(map(first_alarms, table.to_dict("records")), table.index)
+    has_softmax = table["method"].map(lambda name: METHODS[name].softmax)
     runs = table[["data", "setting", "method"]]
-    return runs.assign(gain=gains(table), failed=failed(table), alarm=alarms)
+    runs = runs.assign(gain=gains(table), failed=failed(table))
+    judged = {}
+    for name, rule in PLAN["rules"].items():
+        judged[name] = runs.assign(alarm=alarms[name])
+        if "softmax" in rule:
+            judged[name] = judged[name][has_softmax]
+    return judged
 
 
 def counts(runs: pd.DataFrame) -> pd.DataFrame:
@@ -110,8 +118,7 @@ def intervals(counts: pd.DataFrame, repeats: int = 2000) -> pd.DataFrame:
     Runs of one setting are alike, so whole settings are drawn with replacement.
     """
     dice = random.Random(0)
-    n = len(counts)
-    drawn = [dice.choices(range(n), k=n) for _ in range(repeats)]
+    settings = range(len(counts))
+    drawn = [dice.choices(settings, k=len(settings)) for _ in range(repeats)]
     samples = pd.DataFrame(counts.to_numpy()[drawn].sum(1), columns=counts.columns)
-    judged = samples[(samples["collapses"] > 0) & (samples["healthy"] > 0)]
-    return shares(judged).quantile([0.025, 0.975], interpolation="higher")
+    return shares(samples).quantile([0.025, 0.975], interpolation="higher")

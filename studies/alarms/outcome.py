@@ -1,12 +1,10 @@
 """A callback that prepares a run for the study and measures its features at the end."""
 
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 import torch
-from sklearn.linear_model import (  # type: ignore[import-untyped, unused-ignore]
+from sklearn.linear_model import (
     LogisticRegression,
 )
 from torch import Tensor, nn
@@ -18,14 +16,14 @@ from rdm_solo.ground.lightning import pl
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.spectra.features import FeatureSpectra
 from studies.alarms.clean_measures import explained_variance, intrinsic_dimension
-from studies.alarms.data import labelled
+from studies.images import labelled
 from studies.neighbours import knn_accuracy
 
 FILE = "outcome.json"
 FEW_LABELS = 50
 
 
-class Outcome(pl.Callback):  # type: ignore[misc]
+class Outcome(pl.Callback):
     """Measure linear accuracy on held-out images before and after training.
 
     After training, also measure the rank of clean features and kNN accuracy with 50 labels.
@@ -37,26 +35,31 @@ class Outcome(pl.Callback):  # type: ignore[misc]
         self.images = labelled(data, held_out)
         self.values: dict[str, float] = {}
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer, pl_module, stage):
         torch.set_flush_denormal(True)  # without it, the CPU needs minutes for collapsed networks
-        if not self.batch_norm:
-            _drop_batch_norm(pl_module)
+        if self.batch_norm:
+            return
+        for module in list(pl_module.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                    setattr(module, name, nn.Identity())
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer, pl_module, stage):
         torch.set_flush_denormal(False)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._measure(pl_module, "untrained")
+    def on_train_start(self, trainer, pl_module):
+        self.measure(pl_module, "untrained")
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._measure(pl_module, "trained")
+    def on_train_end(self, trainer, pl_module):
+        self.measure(pl_module, "trained")
 
-    def _measure(self, model: Any, when: str) -> None:
-        training = model.training
+    def measure(self, model: nn.Module, when: str) -> None:
         model.eval()
         x, y = extract(model.backbone, loader(self.images, "train", 512))
         x_held, y_held = extract(model.backbone, loader(self.images, "val", 512))
-        model.train(training)
+        model.train()
+        if not (x.isfinite().all() and x_held.isfinite().all()):
+            return  # training diverged
         self.values[f"linear_{when}"] = linear_accuracy(x, y, x_held, y_held)
         if when == "trained":
             self.values |= clean_values(x)
@@ -73,13 +76,11 @@ def linear_accuracy(x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> flo
     mean square), so information counts at any scale above rounding. The paper's protocol is not
     used, because it had not converged on an untrained network's features.
     """
-    if not (x.isfinite().all() and x_held.isfinite().all()):
-        return math.nan
-    x, x_held = x.double(), x_held.double()
+    x = x.double()
     mean = x.mean(0)
     scale = (x.var(0) + 1e-4 * x.square().mean() + 1e-60).sqrt()
     train = (x - mean) / scale
-    held_out = (x_held - mean) / scale
+    held_out = (x_held.double() - mean) / scale
     classifier = LogisticRegression(max_iter=500)
     classifier.fit(train.numpy(), y.numpy())
     return 100 * float(classifier.score(held_out.numpy(), y_held.numpy()))
@@ -95,10 +96,3 @@ def clean_values(x: Tensor) -> dict[str, float]:
     values["clean_idest"] = intrinsic_dimension(x)
     values["clean_explained"] = explained_variance(x)
     return values
-
-
-def _drop_batch_norm(model: nn.Module) -> None:
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                setattr(module, name, nn.Identity())

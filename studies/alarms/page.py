@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from studies.alarms.choosing import BASELINES, WAYS, Regrets, tau_of_all_runs, tau_of_choosing
 from studies.alarms.judging import counts, intervals, judge, shares
@@ -16,7 +16,7 @@ from studies.study import Study, series
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
     """Return the values that the pages name."""
     test = table[table["part"] == TEST]
-    judged = {name: judge(test, rule) for name, rule in PLAN["rules"].items()}
+    judged = judge(test)
     by_setting = {name: counts(runs) for name, runs in judged.items()}
     sums = pd.DataFrame({name: counted.sum() for name, counted in by_setting.items()}).T
     runs = judged["**destroyed encoder**"]

@@ -2,7 +2,6 @@
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,26 @@ PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("plan
 TUNE, TEST, CHOOSE = "tune", "test", "choose"
 DATA_TO_CHOOSE = PLAN["data"][:2]
 
-_composing = threading.Lock()  # Hydra composes one config at a time
+# Of a setting that names no other value.
+DEFAULTS = {
+    "data": PLAN["data"],
+    "options": [],
+    "times": 1,
+    "batch_norm": True,
+    "rate": PLAN["rate"],
+    "backbones": PLAN["backbones"],
+    "draw": PLAN["draws"],
+}
+TO_CHOOSE = {
+    "data": DATA_TO_CHOOSE,
+    "times": PLAN["seeds"],
+    "batch_norm": True,
+    "rate": [1, 1],
+    "backbones": ["conv"],
+    "draw": {},
+}
+
+composing = threading.Lock()  # Hydra composes one config at a time
 
 
 class Planned(NamedTuple):
@@ -24,56 +42,51 @@ class Planned(NamedTuple):
     part: str
     data: str
     setting: str
-    method: str
-    options: Sequence[str]
-    about: Mapping[str, Any]  # the setting's entry in the plan
+    about: dict[str, Any]  # the setting's entry in the plan
+
+    @property
+    def method(self) -> str:
+        return self.about["options"][0].removeprefix("method=")
 
 
-def all_runs() -> list[Planned]:
-    """Return all runs, part after part.
+def all_runs() -> dict[str, Planned]:
+    """Return all runs by name, part after part.
 
     Each part is shuffled, so that a study that stops early has some runs of every kind.
     """
     planned = []
     for part in (TUNE, TEST, CHOOSE):
-        settings, sets = _settings(), PLAN["data"]
-        if part == CHOOSE:
-            settings, sets = _settings_to_choose(), DATA_TO_CHOOSE
         runs = []
-        for setting, about in settings.items():
-            options = [*PLAN["shared"], f"max_epochs={PLAN['epochs']}", *about["options"]]
-            (method,) = [option[7:] for option in options if option.startswith("method=")]
-            for data in sets:
-                for number in range(about.get("times", 1)):
+        for setting, about in settings_of(part).items():
+            for data in about["data"]:
+                for number in range(about["times"]):
                     name = f"{part}/{data}/{setting}/{number}"
-                    runs.append(Planned(name, part, data, setting, method, options, about))
+                    runs.append(Planned(name, part, data, setting, about))
         random.Random(part).shuffle(runs)
         planned += runs[: PLAN["tune"]] if part == TUNE else runs
-    return planned
+    return {run.name: run for run in planned}
 
 
-def _settings() -> dict[str, Any]:
-    """Return the settings of `tune` and `test`: those shared by every method, and further ones."""
-    settings: dict[str, Any] = {}
-    for method, more in PLAN["methods"].items():
-        for name, changes in PLAN["every method"].items():
-            options = [f"method={method}", *changes.get("options", [])]
-            draw = changes.get("draw", {}) | more.get("draw", {})
-            settings[f"{name}, {method}"] = {**changes, "options": options, "draw": draw}
-    settings |= PLAN["settings"]
-    shared = {"rate": PLAN["rate"], "backbones": PLAN["backbones"]}
-    for name, about in settings.items():
-        draw = PLAN["draws"] | about.get("draw", {})
-        settings[name] = {**shared, **about, "draw": draw}
-    return settings
-
-
-def _settings_to_choose() -> dict[str, Any]:
+def settings_of(part: str) -> dict[str, dict[str, Any]]:
+    """Return the entries of a part's settings, complete with defaults."""
     settings = {}
-    shared = {"times": PLAN["seeds"], "rate": [1, 1], "backbones": ["conv"], "draw": {}}
-    for name, options in PLAN["choose"].items():
-        settings[name] = {**shared, "options": options}
+    if part == CHOOSE:
+        for name, options in PLAN["choose"].items():
+            settings[name] = TO_CHOOSE | {"options": options}
+        return settings
+    for method, of_method in PLAN["methods"].items():
+        for name, changes in PLAN["every method"].items():
+            about = merged(changes, of_method)
+            about["options"].insert(0, f"method={method}")
+            settings[f"{name}, {method}"] = about
+    for name, changes in PLAN["settings"].items():
+        settings[name] = merged(changes)
     return settings
+
+
+def merged(*entries: dict[str, Any]) -> Any:
+    """Return the defaults, changed by each of the entries in turn."""
+    return OmegaConf.to_container(OmegaConf.merge(DEFAULTS, *entries))
 
 
 def draw(run: Planned) -> list[str]:
@@ -82,17 +95,17 @@ def draw(run: Planned) -> list[str]:
     seed = dice.randrange(1000, 2**31)
     low, high = run.about["rate"]
     factor = float(low * (high / low) ** dice.random())  # its logarithm is uniform
-    backbone = dice.choice(run.about["backbones"])
-    dataset = "digits" if run.data == "digits" else "textures"
-    options = [f"dataset={dataset}"]
-    if run.data != dataset:
-        options.append(f"dataset.variant={run.data}")
-    options += [*PLAN["backbone options"][backbone][dataset], *run.options]
+    backbone = PLAN["backbone options"][dice.choice(run.about["backbones"])]
+    if run.data == "digits":
+        options = ["dataset=digits", *backbone["digits"]]
+    else:
+        options = ["dataset=textures", f"dataset.variant={run.data}", *backbone["textures"]]
+    options += [*PLAN["shared"], f"max_epochs={PLAN['epochs']}", *run.about["options"]]
     for name, choices in run.about["draw"].items():
         options.append(f"{name}={dice.choice(choices)}")
     options.append(f"seed={seed}")
     if factor != 1:
-        with _composing:
+        with composing:
             rate = arguments.compose("config", options).optimizer.lr * factor
         options.append(f"optimizer.lr={rate:.3g}")
     return options

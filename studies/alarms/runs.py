@@ -4,7 +4,7 @@ import json
 import math
 from pathlib import Path
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
@@ -13,36 +13,30 @@ from studies.alarms.outcome import FILE
 from studies.alarms.plan import PLAN, Planned, all_runs, draw
 from studies.study import joined
 
-STUDY, SOURCE = "+callbacks.study", "dataset.source"
+OUTCOME = "+callbacks.outcome"
 # A row's "versions" is the number of a line in this file, from 1 on.
 VERSIONS = Path(__file__).with_name("versions.txt")
 
 
-def planned(table: pd.DataFrame) -> list[Planned]:
-    """Return the planned runs of the installed solo-learn's methods."""
-    return [run for run in all_runs() if solo_learn.GENERATION in METHODS[run.method].versions]
+def planned(table: pd.DataFrame) -> list[tuple[str]]:
+    """Return the names of the runs of the installed solo-learn's methods."""
+    names = []
+    for name, run in all_runs().items():
+        if solo_learn.GENERATION in METHODS[run.method].versions:
+            names.append((name,))
+    return names
 
 
-def measure(*planned: str) -> dict[str, str]:
+def measure(name: str) -> dict[str, str]:
     """Train a planned run and return its row."""
-    run = Planned(*planned)
+    run = all_runs()[name]
     options = draw(run)
-    study_options = [
-        f"{STUDY}._target_=studies.alarms.outcome.Outcome",
-        f"{STUDY}.data={run.data}",
-        f"{STUDY}.held_out={PLAN['held out'][run.part]}",
-        f"{STUDY}.batch_norm={run.about.get('batch_norm', True)}",
-        f"{SOURCE}._target_=studies.alarms.data.source",
-        f"+{SOURCE}.name={run.data}",
-    ]
-    with training.trained([*options, *study_options]) as (recorded, about):
-        outcome = recorded.folder / FILE
-        values: dict[str, float] = {}
-        if outcome.exists():  # a run can diverge before it is measured
-            values = json.loads(outcome.read_text())
-    values |= {column: recorded.last(column) for column in PLAN["recorded"]["last"]}
+    with training.trained([*options, *study_options(run)]) as (recorded, about):
+        values = json.loads((recorded.folder / FILE).read_text())
+    for column in PLAN["recorded"]["last"]:
+        values[column] = recorded.last(column)
     row = {
-        "name": run.name,
+        "name": name,
         "part": run.part,
         "data": run.data,
         "setting": run.setting,
@@ -56,6 +50,19 @@ def measure(*planned: str) -> dict[str, str]:
         untrained = recorded.untrained.get(column, math.nan)
         row[column] = joined([untrained, *recorded.metrics.get(column, ())])
     return row | about | {"versions": versions_line(about["versions"])}
+
+
+def study_options(run: Planned) -> list[str]:
+    """Return the options with which a run measures its outcome on held-out images."""
+    options = [
+        f"{OUTCOME}._target_=studies.alarms.outcome.Outcome",
+        f"{OUTCOME}.data={run.data}",
+        f"{OUTCOME}.held_out={PLAN['held out'][run.part]}",
+        f"{OUTCOME}.batch_norm={run.about['batch_norm']}",
+    ]
+    if run.data == "digits":
+        options.append("dataset.source._target_=studies.images.digits_to_train")
+    return options
 
 
 def versions_line(text: str) -> str:

@@ -4,21 +4,22 @@
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from studies.evidence.plan import PLAN, ROWS
-from studies.intervals import Difference, difference, holm
+from studies.intervals import difference, holm
 from studies.study import numbers
 
 REPRODUCED, FAILED, OPEN = "reproduced", "not reproduced", "undecided"
 BUILT = "no evidence: the filter causes it in each batch"
 UNTESTED = "undecided, no run here"
 
-EACH_SEED = {"at_least": operator.ge, "at_most": operator.le, "more_than": operator.gt}
+BOUNDS = {"at_least": operator.ge, "at_most": operator.le, "more_than": operator.gt}
 PAIRED = {"above": 1, "below": -1, "close_to": 1}  # the sign that the claim expects
 
 Claim = Mapping[str, Any]
@@ -33,15 +34,6 @@ class Verdict(NamedTuple):
     controls: Sequence[str] = ()
 
 
-class Comparison(NamedTuple):
-    """A row minus another row in one column, seed by seed, tested against minus ``margin``."""
-
-    row: str
-    other: str
-    column: str
-    margin: float
-
-
 class Judge:
     """Judges all claims of a study together, because Holm's correction needs all comparisons.
 
@@ -52,47 +44,74 @@ class Judge:
         measured = numbers(table.loc[:, "knn third":"monotonicity directional"])
         measured.index = table["seed"]
         self.runs = dict(list(measured.groupby(table["row"].to_numpy())))
-        self.tests: dict[Comparison, Difference] = {}
+        tests = {}
         for claim in PLAN["claims"]:
-            if rule_of(claim) in PAIRED:
+            rule = rule_of(claim)
+            if rule in PAIRED:
+                (column,) = claim["columns"]
+                other = self.runs[claim[rule]][column]
                 for row in rows_like(claim["rows"] + claim["controls"]):
-                    key = comparison(claim, row)
-                    pairs = self.runs[row][key.column] - self.runs[key.other][key.column]
-                    self.tests[key] = difference(pairs.to_numpy(), -key.margin)
-        p = pd.Series([test.p for test in self.tests.values()])
-        self.corrected = dict(zip(self.tests, holm(p)))
+                    pairs = self.runs[row][column] - other
+                    test = difference(pairs.to_numpy(), -claim.get("margin", 0))
+                    tests[row, claim[rule], column] = test
+        self.tests = pd.DataFrame(tests).T
+        self.tests["p"] = holm(self.tests["p"])
 
     def verdict(self, claim: Claim) -> Verdict:
         """Return the verdict on one claim."""
-        if "rows" not in claim:
+        rule = rule_of(claim)
+        rows = rows_like(claim.get("rows", []))
+        if not rows:
             return Verdict(UNTESTED, UNTESTED)
-        rows = rows_like(claim["rows"])
-        if claim.get("by_construction"):
-            return Verdict(BUILT, BUILT, [self._measured_epochs(claim, row) for row in rows])
-        controls = rows_like(claim["controls"])
-        passing = [row for row in controls if self._outcome(claim, row, any) == REPRODUCED]
-        texts, shorts = {}, {}
+        if not rule:
+            return Verdict(BUILT, BUILT, [self.measured_epochs(claim, row) for row in rows])
+        controls = []
+        passing = defaultdict(list)  # controls by their family
+        for row in rows_like(claim["controls"]):
+            outcome, number = self.judge_row(claim, row, is_control=True)
+            controls.append(number)
+            if outcome == REPRODUCED:
+                passing[family(row)].append(self.named(row))
+        numbers = []
+        texts = {}
+        shorts = {}
         for row in rows:
-            text = short = self._outcome(claim, row, all)
-            same_family = [self.named(c) for c in passing if family(c) == family(row)]
-            if text == REPRODUCED and claim.get("alive") and self.mostly_collapsed(row):
+            outcome, number = self.judge_row(claim, row, is_control=False)
+            numbers.append(number)
+            text = short = outcome
+            if outcome == REPRODUCED and "alive" in claim and self.mostly_collapsed(row):
                 text = f"{FAILED} (passes, but its outputs collapsed)"
                 short = f"{FAILED}: their outputs collapsed"
-            elif text == REPRODUCED and same_family:
-                text = f"{OPEN} (passed also by {', '.join(same_family)})"
+            elif outcome == REPRODUCED and passing[family(row)]:
+                text = f"{OPEN} (passed also by {', '.join(passing[family(row)])})"
                 short = f"{OPEN}, as controls pass too"
             texts[row] = text
             shorts[row.removeprefix("clustering: ").replace(": ", " ")] = short
         text = grouped(texts, "{}: {}")
-        other = claim[rule_of(claim)]
-        if rule_of(claim) in PAIRED and self.mostly_collapsed(other):
-            text += f"; compared with {self.named(other)}"
-        return Verdict(
-            text,
-            grouped(shorts, "{} ({})"),
-            [self._number(claim, row, worst=True) for row in rows],
-            [self._number(claim, row, worst=False) for row in controls],
-        )
+        if rule in PAIRED and self.mostly_collapsed(claim[rule]):
+            text += f"; compared with {self.named(claim[rule])}"
+        return Verdict(text, grouped(shorts, "{} ({})"), numbers, controls)
+
+    def judge_row(self, claim: Claim, row: str, is_control: bool) -> tuple[str, str]:
+        """Return a row's outcome by the claim's rule, and the numbers that decide about it."""
+        rule = rule_of(claim)
+        if rule in PAIRED:
+            (column,) = claim["columns"]
+            test = self.tests.loc[row, claim[rule], column]
+            p = f"p = {test.p:.3f}" if test.p >= 0.001 else "p < 0.001"
+            numbers = f"{test['mean']:+.2f} [{test.low:+.2f}, {test.high:+.2f}], {p}"
+            passes = (test["mean"] - test.zero) * PAIRED[rule] > 0
+            is_open = test.p >= PLAN["wrong_calls"]
+        else:
+            values = self.runs[row][claim["columns"]]
+            by_seed = BOUNDS[rule](values, claim[rule]).all(axis=1)
+            # Every seed of a row must pass, and no seed of a control.
+            passes = by_seed.any() if is_control else by_seed.all()
+            is_open = False
+            extreme = "max" if is_control != (rule == "at_most") else "min"
+            numbers = f"{extreme} {', '.join(values.agg(extreme).map('{:.2f}'.format))}"
+        outcome = REPRODUCED if passes else FAILED
+        return OPEN if is_open else outcome, f"{self.named(row)} {numbers}"
 
     def collapsed(self, row: str) -> tuple[int, int]:
         """Return how many of a row's runs have collapsed outputs, and how many can be judged."""
@@ -114,39 +133,14 @@ class Judge:
         count, total = self.collapsed(row)
         return f"{row} (outputs collapsed in {count} of {total})"
 
-    def _outcome(self, claim: Claim, row: str, enough: Callable[[Iterable[bool]], bool]) -> str:
-        """Judge a row by the claim's rule. ``enough`` says how many seeds must pass a bound."""
-        rule = rule_of(claim)
-        if rule in EACH_SEED:
-            passed = EACH_SEED[rule](self.runs[row][claim["columns"]], claim[rule])
-            return REPRODUCED if enough(passed.all(axis=1)) else FAILED
-        key = comparison(claim, row)
-        if self.corrected[key] >= PLAN["wrong_calls"]:
-            return OPEN
-        beyond = self.tests[key].mean + key.margin
-        return REPRODUCED if beyond * PAIRED[rule] > 0 else FAILED
-
-    def _number(self, claim: Claim, row: str, worst: bool) -> str:
-        """Return the number that decides about a row: an extreme seed, or a test."""
-        rule = rule_of(claim)
-        if rule in EACH_SEED:
-            extreme = "max" if worst == (rule == "at_most") else "min"
-            values = self.runs[row][claim["columns"]].agg(extreme)
-            return f"{self.named(row)} {extreme} {', '.join(values.map('{:.2f}'.format))}"
-        key = comparison(claim, row)
-        test, p = self.tests[key], self.corrected[key]
-        significance = f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-        numbers = f"{test.mean:+.2f} [{test.low:+.2f}, {test.high:+.2f}]"
-        return f"{self.named(row)} {numbers}, {significance}"
-
-    def _measured_epochs(self, claim: Claim, row: str) -> str:
+    def measured_epochs(self, claim: Claim, row: str) -> str:
         measured, total = self.runs[row][claim["columns"]].sum()
         return f"{row}: measured in {measured:.0f} of {total:.0f} epochs"
 
 
 def rule_of(claim: Claim) -> str:
     """Return the name of the claim's rule; empty if the claim has none."""
-    for rule in (*EACH_SEED, *PAIRED):
+    for rule in (*BOUNDS, *PAIRED):
         if rule in claim:
             return rule
     return ""
@@ -161,17 +155,11 @@ def family(row: str) -> str:
     return row.partition(":")[0]
 
 
-def comparison(claim: Claim, row: str) -> Comparison:
-    """Return the comparison of a row that the claim's rule is about."""
-    (column,) = claim["columns"]
-    return Comparison(row, claim[rule_of(claim)], column, claim.get("margin", 0))
-
-
 def grouped(verdicts: Mapping[str, str], form: str) -> str:
     """Return the verdict if all rows have the same, else each verdict with its rows."""
-    rows: dict[str, list[str]] = {}
+    rows = defaultdict(list)
     for row, verdict in verdicts.items():
-        rows.setdefault(verdict, []).append(row)
+        rows[verdict].append(row)
     if len(rows) == 1:
         return next(iter(rows))
     return "; ".join(form.format(verdict, ", ".join(names)) for verdict, names in rows.items())

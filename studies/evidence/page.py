@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from rdm_solo.runs.groups import mean_std
 from studies.evidence.claims import Judge

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rdm_solo.evaluate.extraction import extract
 from rdm_solo.evaluate.probe import fit_linear
@@ -16,7 +16,7 @@ from studies.neighbours import knn_accuracy
 FILE = "probe.json"
 
 
-class Probe(pl.Callback):  # type: ignore[misc]
+class Probe(pl.Callback):
     """Measure the backbone's kNN and linear accuracy after these epochs; 0: before training."""
 
     def __init__(self, folder: Path, epochs: Sequence[int]) -> None:
@@ -24,20 +24,20 @@ class Probe(pl.Callback):  # type: ignore[misc]
         self.epochs = epochs
         self.probes: dict[int, dict[str, float]] = {}
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._probe(0, trainer, pl_module)
+    def on_train_start(self, trainer, pl_module):
+        self.probe(0, trainer, pl_module)
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._probe(trainer.current_epoch + 1, trainer, pl_module)
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.probe(trainer.current_epoch + 1, trainer, pl_module)
 
-    def _probe(self, epoch: int, trainer: Any, pl_module: Any) -> None:
+    def probe(self, epoch: int, trainer: pl.Trainer, model: nn.Module) -> None:
         if epoch not in self.epochs:
             return
         train = trainer.datamodule.memory_dataloader()
         val = trainer.datamodule.val_dataloader()
-        pl_module.eval()
-        self.probes[epoch] = accuracies(pl_module.backbone, train, val)
-        pl_module.train()
+        model.eval()
+        self.probes[epoch] = accuracies(model.backbone, train, val)
+        model.train()
         write_atomically(self.path, json.dumps(self.probes, indent=2) + "\n")
 
 

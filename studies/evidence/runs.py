@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 from torch import nn
 
 from rdm_solo import data
@@ -24,7 +24,8 @@ def planned(table: pd.DataFrame) -> list[tuple[str, int]]:
     """Return row and seed of all runs, seed after seed."""
     planned = [(PIXELS, SEEDS[0])]
     for seed in SEEDS:
-        planned += [(row, seed) for row in (UNTRAINED, *ROWS)]
+        for row in (UNTRAINED, *ROWS):
+            planned.append((row, seed))
     return planned
 
 
@@ -36,33 +37,35 @@ def measure(row: str, seed: int) -> dict[str, str]:
         train = data.loader(digits, "train", 512)
         val = data.loader(digits, "val", 512)
         accuracy = accuracies(nn.Flatten(), train, val)
-        return key | cells(_at("end", accuracy))
+        return key | cells(at("end", accuracy))
     with training.trained(options(row, seed)) as (run, about):
         if diverged := training.divergence(run):
             return {**key, "status": f"failed: {diverged}", **about}
-        probes = json.loads((run.folder / FILE).read_text())
-        first, last = min(probes, key=int), max(probes, key=int)
-        values = _at("end", probes[last])
-        if row != UNTRAINED:
-            values |= _at("third", probes[first])
-            values |= spectra(run.metrics)
+        *first, end = json.loads((run.folder / FILE).read_text()).values()
+    values = at("end", end)
+    if row != UNTRAINED:
+        values |= at("third", *first)
+        values |= spectra(run.metrics)
     return key | cells(values) | about
 
 
 def options(row: str, seed: int) -> list[str]:
     """Return the options of ``rdm-solo train``."""
-    chosen = [*PLAN["shared"], *ROWS.get(row, []), f"seed={seed}"]
-    chosen.append(f"{PROBE}._target_=studies.evidence.probe.Probe")
+    probe = f"{PROBE}._target_=studies.evidence.probe.Probe"
+    common = [*PLAN["shared"], *ROWS.get(row, []), f"seed={seed}", probe]
     if row == UNTRAINED:
-        return [*chosen, f"{PROBE}.epochs=[0]", "++trainer.limit_train_batches=1"]
+        return [*common, f"{PROBE}.epochs=[0]", "++trainer.limit_train_batches=1"]
     third, end = PROBED
-    return [*chosen, f"{PROBE}.epochs=[{third},{end}]"]
+    return [*common, f"{PROBE}.epochs=[{third},{end}]"]
 
 
 def spectra(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Return the table's values that come from a run's metrics.csv."""
-    values = {name: metrics[column][0] for name, column in PLAN["first"].items()}
-    values |= {name: metrics[column][-1] for name, column in PLAN["last"].items()}
+    values = {}
+    for name, column in PLAN["first"].items():
+        values[name] = metrics[column][0]
+    for name, column in PLAN["last"].items():
+        values[name] = metrics[column][-1]
     for branch in ("online", "target"):
         erank = metrics[f"erank/{branch}"]
         values[f"erank {branch} rise"] = math.log(erank[-1] / erank[WARMUP])
@@ -73,5 +76,6 @@ def spectra(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
     return values
 
 
-def _at(when: str, accuracies: Mapping[str, float]) -> dict[str, float]:
+def at(when: str, accuracies: Mapping[str, float]) -> dict[str, float]:
+    """Return the columns of accuracies that were measured at this time."""
     return {f"{kind} {when}": value for kind, value in accuracies.items()}

@@ -99,7 +99,7 @@ class Truncation(Reference):
 TARGETS = {"rotated": Rotated, "rotated anew": RotatedAnew, "noise": Noise}
 
 
-class Arm(pl.Callback):  # type: ignore[misc]
+class Arm(pl.Callback):
     """Put an arm's module into the heads of a SimSiam with ``filter=identity``."""
 
     def __init__(self, arm: str, seed: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -25,7 +25,7 @@ def tests_of(runs: pd.DataFrame, panel: Mapping[str, Any]) -> pd.DataFrame:
     tests = []
     for name, (first, other, *epochs) in panel["rows"].items():
         if first in runs.index:  # the second stage has the settings that its verdicts need
-            compared = compare(runs, [(first, other)], {panel["column"]: 0.0})
+            compared = pd.DataFrame(compare(runs, [(first, other)], panel["column"]))
             drawn = compared["epochs"].isin(epochs or [EPOCHS])
             drawn &= compared["data"].isin(panel.get("data", list(DATA)))
             tests.append(compared[drawn].assign(row=name))

@@ -9,6 +9,7 @@ PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("plan
 SEEDS: list[int] = PLAN["seeds"]
 TUNING: list[int] = PLAN["tuning_seeds"]
 DATA: dict[str, list[str]] = PLAN["data"]
+SECOND: dict[str, Any] = PLAN["second"]
 SETTINGS: dict[str, list[str]] = {}
 for question in PLAN["settings"].values():
     SETTINGS.update(question)
@@ -52,19 +53,22 @@ def cells(question: str) -> list[Cell]:
     cells = []
     for data in DATA:
         for epochs in lengths.get(data, [EPOCHS]):
-            cells += [Cell(setting, data, epochs) for setting in PLAN["settings"][question]]
+            for setting in PLAN["settings"][question]:
+                cells.append(Cell(setting, data, epochs))
     return cells
 
 
 def stages() -> dict[str, Stage]:
     """Return the stages in the order in which they are trained: the questions, and "second"."""
-    planned = {question: (cells(question), SEEDS) for question in PLAN["settings"]}
-    second = PLAN["second"]
-    repeated = [Cell(name, data) for data in second["data"] for name in second["settings"]]
-    planned["second"] = (repeated, second["seeds"])
     stages = {}
-    for name, (trained, seeds) in planned.items():
-        rates = list(map(str, PLAN["rates"].get(name, [])))
-        wider = list(map(str, PLAN["wider"].get(name, [])))
-        stages[name] = Stage(trained, seeds, rates, wider)
+    for question in PLAN["settings"]:
+        stages[question] = stage(question, cells(question), SEEDS)
+    repeated = [Cell(name, data) for data in SECOND["data"] for name in SECOND["settings"]]
+    stages["second"] = stage("second", repeated, SECOND["seeds"])
     return stages
+
+
+def stage(name: str, cells: list[Cell], seeds: list[int]) -> Stage:
+    rates = map(str, PLAN["rates"].get(name, []))
+    wider = map(str, PLAN["wider"].get(name, []))
+    return Stage(cells, seeds, list(rates), list(wider))

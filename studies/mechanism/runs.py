@@ -1,9 +1,10 @@
 """Train one run of the trial, probe it, and return its row."""
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from studies import training
 from studies.evidence.probe import FILE
@@ -42,18 +43,17 @@ def rates_to_try(stage: Stage, tried: pd.Series) -> list[str]:
         return stage.rates
     best = stage.wider.index(best_rate(tried))
     neighbours = stage.wider[max(0, best - 1) : best + 2]
-    return list(dict.fromkeys([*stage.rates, *neighbours]))
+    return list(dict.fromkeys(stage.rates + neighbours))
 
 
 def best_rate(tried: pd.Series) -> str:
     """Return the learning rate with the best accuracy; of equal ones the smallest."""
-    smallest_first = tried.sort_index(key=lambda rates: rates.astype(float))
-    return str(smallest_first.idxmax())
+    return tried.sort_index(key=pd.to_numeric).idxmax()
 
 
 def tuned_accuracies(table: pd.DataFrame) -> dict[Cell, pd.Series]:
     """Return for each cell the mean accuracy of each rate that all tuning seeds have tried."""
-    tuning = table[table["seed"].isin(list(map(str, TUNING)))]
+    tuning = with_seeds(table, TUNING)
     linear = numbers(tuning["linear"]).where(tuning["status"] == training.OK, 0.0)
     accuracies = {}
     for (setting, data, epochs), rows in tuning.groupby(list(CELL)):
@@ -63,42 +63,51 @@ def tuned_accuracies(table: pd.DataFrame) -> dict[Cell, pd.Series]:
     return accuracies
 
 
+def with_seeds(table: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
+    """Return the rows of the runs with these seeds."""
+    return table[table["seed"].isin(list(map(str, seeds)))]
+
+
 def options(run: Run) -> list[str]:
     """Return the options of ``rdm-solo train``."""
-    chosen = [*PLAN["shared"], *DATA[run.data], *SETTINGS[run.setting]]
-    chosen += [f"max_epochs={run.epochs}", f"seed={run.seed}"]
-    chosen.append(f"{PROBE}._target_=studies.evidence.probe.Probe")
-    chosen.append(f"{PROBE}.epochs=[0,{run.epochs}]")
+    options = [
+        *PLAN["shared"],
+        *DATA[run.data],
+        *SETTINGS[run.setting],
+        f"max_epochs={run.epochs}",
+        f"seed={run.seed}",
+        f"{PROBE}._target_=studies.evidence.probe.Probe",
+        f"{PROBE}.epochs=[0,{run.epochs}]",
+    ]
     if run.rate:
-        chosen.append(f"optimizer.lr={run.rate}")
+        options.append(f"optimizer.lr={run.rate}")
     if run.seed in TUNING:
-        chosen.append("dataset.source._target_=studies.mechanism.data.held_out")
-    if any(option.startswith(ARM) for option in chosen):
-        chosen.append(f"{ARM}._target_=studies.mechanism.controls.Arm")
-        chosen.append(f"{ARM}.seed={run.seed}")
+        options.append("dataset.source._target_=studies.images.tuning")
+    if any(option.startswith(ARM) for option in options):
+        options.append(f"{ARM}._target_=studies.mechanism.controls.Arm")
+        options.append(f"{ARM}.seed={run.seed}")
     if run.setting in PLAN["settings"]["rate"]:
-        chosen.append(f"{SLOPES}._target_=studies.mechanism.speeds.Speeds")
-        chosen.append(f"{SLOPES}.epochs=[{SPEEDS}]")
-    return chosen
+        options.append(f"{SLOPES}._target_=studies.mechanism.speeds.Speeds")
+        options.append(f"{SLOPES}.epochs=[{SPEEDS}]")
+    return options
 
 
-def measure(*key: str) -> dict[str, str]:
+def measure(*key: Any) -> dict[str, str]:
     """Return one row of the table; a diverged run has the accuracy of its untrained network."""
     planned = Run(*key)
     with training.trained(options(planned)) as (run, about):
         probes = json.loads((run.folder / FILE).read_text())
     untrained = probes["0"]
     status = training.divergence(run) or training.OK
-    if status != training.OK:
-        values = untrained | {"erank": 1.0}
-    else:
+    if status == training.OK:
         values = probes[str(planned.epochs)]
-        values |= {name: run.last(column) for name, column in PLAN["last"].items()}
-        after_warmup = run.metrics["epoch"] > WARMUP
-        values["gap"] = np.nanmean(run.metrics["erank/gap"][after_warmup])
-        slopes = run.metrics["rate/slope"]
-        if np.isfinite(slopes).any():
-            values["slope"] = np.nanmean(slopes)
+        for name, column in PLAN["last"].items():
+            values[name] = run.last(column)
+        epochs = pd.DataFrame(run.metrics)
+        values["gap"] = epochs["erank/gap"][epochs["epoch"] > WARMUP].mean()
+        values["slope"] = epochs["rate/slope"].mean()
+    else:
+        values = untrained | {"erank": 1.0}
     values["linear untrained"] = untrained["linear"]
     row = {name: str(value) for name, value in planned._asdict().items()}
     return {**row, "status": status, **cells(values), **about}

@@ -1,14 +1,16 @@
 """Answer the trial's questions from its runs, by the rules of ``plan.yaml``."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 
 from studies.intervals import difference, holm
 from studies.mechanism.plan import CELL, DATA, PLAN
+from studies.mechanism.runs import with_seeds
 from studies.study import numbers
 
 VARIANTS = ["textures", "angles"]  # a verdict needs both
@@ -16,13 +18,15 @@ OPEN = "undecided"
 MATCHED = ["truncation", "rotated", "rotated anew", "noise"]
 WITHOUT_GAP = [("both", "identity"), ("both, none stopped", "identity, none stopped")]
 METHODS, FILTERS = ("SimSiam", "BYOL"), ("learnable", "-0.3", "-0.5", "-1")
+MARGIN = PLAN["margin"]
 
+Tests = list[dict[str, Any]]
 Answer = tuple[str, pd.DataFrame]  # a sentence, and the tests that it follows from
 
 
-def runs_of(table: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
+def runs_of(table: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
     """Return what the runs with these seeds measured, by setting, data set, length and seed."""
-    counted = table[table["seed"].isin(list(map(str, seeds)))]
+    counted = with_seeds(table, seeds)
     in_order = pd.CategoricalDtype(list(DATA), ordered=True)
     index = counted[[*CELL, "seed"]].astype({"data": in_order, "epochs": int, "seed": int})
     measured = numbers(counted.loc[:, "linear":"slope"])
@@ -35,34 +39,31 @@ def pairs(runs: pd.DataFrame, column: str, first: str, other: str) -> pd.Series:
 
 
 def compare(
-    runs: pd.DataFrame, settings: Iterable[Sequence[str]], columns: Mapping[str, float]
-) -> pd.DataFrame:
-    """Test pairs of settings in each column on each data set and length that both have.
-
-    ``columns`` has the value that differences in a column are tested against.
-    """
+    runs: pd.DataFrame, settings: Iterable[Sequence[str]], column: str, zero: float = 0.0
+) -> Tests:
+    """Test whether pairs of settings differ by ``zero``, on each data set and length of both."""
     tests = []
-    for column, against in columns.items():
-        for first, other in settings:
-            samples = pairs(runs, column, first, other).groupby(["data", "epochs"])
-            for (data, epochs), sample in samples:
-                about = {"first": first, "other": other, "data": data, "epochs": epochs}
-                test = difference(sample.to_numpy(), against)
-                tests.append({**about, "column": column, **test._asdict()})
-    return pd.DataFrame(tests)
+    for first, other in settings:
+        samples = pairs(runs, column, first, other).groupby(["data", "epochs"])
+        for (data, epochs), sample in samples:
+            about = {"first": first, "other": other, "data": data, "epochs": epochs}
+            test = difference(sample.to_numpy(), zero)
+            tests.append({**about, "column": column, **test})
+    return tests
 
 
-def judge(tests: pd.DataFrame) -> pd.DataFrame:
+def judge(tests: Tests) -> pd.DataFrame:
     """Correct p after Holm over all tests, and add what each of them says.
 
     ``sign`` is 1 or -1 if the mean is significantly above or below the tested value, else 0.
     ``outcome`` is 1 if a setting works against a margin, -1 if it fails, else 0.
     """
-    tests = tests.assign(p=holm(tests["p"]))
-    tests["sign"] = np.sign(tests["mean"] - tests["zero"]) * (tests["p"] < PLAN["alpha"])
-    fails = (tests["high"] < tests["zero"]) & (tests["sign"] <= 0)
-    tests["outcome"] = tests["sign"].clip(lower=0) - fails
-    return tests
+    judged = pd.DataFrame(tests)
+    judged["p"] = holm(judged["p"])
+    judged["sign"] = np.sign(judged["mean"] - judged["zero"]) * (judged["p"] < PLAN["alpha"])
+    fails = (judged["high"] < judged["zero"]) & (judged["sign"] <= 0)
+    judged["outcome"] = judged["sign"].clip(lower=0) - fails
+    return judged
 
 
 def agreed(tests: pd.DataFrame, result: str) -> pd.Series:
@@ -72,16 +73,15 @@ def agreed(tests: pd.DataFrame, result: str) -> pd.Series:
     return results.first().where(results.nunique() == 1, 0)
 
 
-def rows_of(question: str) -> dict[str, list[str]]:
+def rows_of(question: str) -> list[list[str]]:
     """Return the two settings of each row in the question's first panel."""
-    rows: dict[str, list[str]] = PLAN["questions"][question]["panels"][0]["rows"]
-    return rows
+    panel = PLAN["questions"][question]["panels"][0]
+    return list(panel["rows"].values())
 
 
 def sufficient(runs: pd.DataFrame) -> Answer:
     """Answer whether a gap is sufficient; only arms whose gap is large enough decide."""
-    arms = rows_of("sufficient").values()
-    tests = judge(compare(runs, arms, {"linear": PLAN["margin"]}))
+    tests = judge(compare(runs, rows_of("sufficient"), "linear", MARGIN))
     gaps = runs["gap"].groupby(["setting", "data"]).mean().unstack()[VARIANTS]
     is_matched = (gaps >= gaps.loc["power"] / 2).all(axis=1)
     matched = [arm for arm in MATCHED if is_matched[arm]]
@@ -98,27 +98,31 @@ def necessary(runs: pd.DataFrame) -> Answer:
 
     The settings without a gap are those whose branches have equal outputs.
     """
-    margins = {"linear": PLAN["margin"], "erank": PLAN["margin_rank"]}
-    tests = judge(compare(runs, WITHOUT_GAP, margins))
-    answers = {}
-    for column in margins:
+    by_accuracy = compare(runs, WITHOUT_GAP, "linear", MARGIN)
+    by_rank = compare(runs, WITHOUT_GAP, "erank", PLAN["margin_rank"])
+    tests = judge(by_accuracy + by_rank)
+    answers = []
+    for column in ("linear", "erank"):
         outcomes = set(agreed(tests, "outcome")[column])
-        answers[column] = OPEN
         if outcomes == {-1}:
-            answers[column] = "a gap is necessary"
+            answers.append("a gap is necessary")
         elif 1 in outcomes:
-            answers[column] = "a gap is not necessary"
-    return "{linear} by accuracy, {erank} by rank.".format(**answers), tests
+            answers.append("a gap is not necessary")
+        else:
+            answers.append(OPEN)
+    return "{} by accuracy, {} by rank.".format(*answers), tests
 
 
 def rate(runs: pd.DataFrame) -> Answer:
     """Answer whether the rates differ between the losses, and whether that changes the rank."""
-    tests = judge(compare(runs, rows_of("rate").values(), {"slope": 0.0, "erank": 0.0}))
+    losses = rows_of("rate")
+    tests = judge(compare(runs, losses, "slope") + compare(runs, losses, "erank"))
     signs = agreed(tests, "sign")
     answers = []
     if (signs["slope"] == 1).all():
         answers.append("the loss changes the rates")
-    if signs["erank"].value_counts().drop(0, errors="ignore").max() >= 2:
+    # The ranks differ in the same direction for at least two of the three exponents.
+    if max((signs["erank"] == 1).sum(), (signs["erank"] == -1).sum()) >= 2:
         answers.append("rate matters beyond the gap")
     answer = " and ".join(answers) or "no difference beyond the gap was found"
     return f"by the plan's rule, {answer}.", tests
@@ -126,7 +130,7 @@ def rate(runs: pd.DataFrame) -> Answer:
 
 def spectrum(runs: pd.DataFrame) -> Answer:
     """Answer at which batch sizes a running spectrum is better or worse than the batch's."""
-    tests = judge(compare(runs, rows_of("spectrum").values(), {"linear": 0.0}))
+    tests = judge(compare(runs, rows_of("spectrum"), "linear"))
     answers = []
     for (name, _), sign in agreed(tests, "sign")["linear"].items():
         if sign:
@@ -139,32 +143,28 @@ def spectrum(runs: pd.DataFrame) -> Answer:
 def schedule(runs: pd.DataFrame) -> Answer:
     """Answer how target σ^-0.5 compares with the learned predictor of each method."""
     settings = [(f"{method} -0.5", f"{method} learnable") for method in METHODS]
-    tests = [compare(runs, settings, {"linear": bound}) for bound in (0.0, -PLAN["margin"])]
-    lengths = PLAN["epochs"]["schedule"]["digits"]
+    tests = compare(runs, settings, "linear") + compare(runs, settings, "linear", -MARGIN)
     for fixed, learned in settings:
         # The slope of the advantage over log(epochs), for each seed.
         advantages = pairs(runs, "linear", fixed, learned)["digits"].unstack("epochs")
-        slopes = np.polyfit(np.log(lengths), advantages[lengths].T, 1)[0]
+        slopes = np.polyfit(np.log(advantages.columns), advantages.T, 1)[0]
         about = {"first": fixed, "other": "slope", "data": "digits", "epochs": "all"}
-        test = difference(slopes)._asdict()
-        tests.append(pd.DataFrame([{**about, "column": "linear", **test}]))
-    judged = judge(pd.concat(tests, ignore_index=True))
+        tests.append({**about, "column": "linear", **difference(slopes)})
+    judged = judge(tests)
+    words = {1: "superior", 0: OPEN, -1: "inferior"}
+    changes = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
     sentences = []
-    for method in METHODS:
-        is_method = judged["first"] == f"{method} -0.5"
-        signs = judged[is_method].set_index(["zero", "data", "epochs"])["sign"]
-        above, margin = signs[0.0], signs[-PLAN["margin"]]
-        places: dict[str, list[str]] = {}
-        for (data, epochs), sign in above.items():
-            if epochs == "all":
-                continue
-            word = {1: "superior", 0: OPEN, -1: "inferior"}[sign]
-            if sign <= 0 and margin[data, epochs] > 0:
+    for method, (fixed, _) in zip(METHODS, settings):
+        of_method = judged[judged["first"] == fixed]
+        signs = of_method.set_index(["zero", "data", "epochs"])["sign"]
+        change = changes[signs.pop((0.0, "digits", "all"))]
+        places = defaultdict(list)
+        for (data, epochs), sign in signs[0.0].items():
+            word = words[sign]
+            if sign <= 0 and signs[-MARGIN, data, epochs] > 0:
                 word = "not inferior"
-            places.setdefault(f"{word} on {data}", []).append(str(epochs))
+            places[f"{word} on {data}"].append(str(epochs))
         listed = ", ".join(f"{place} ({', '.join(n)})" for place, n in places.items())
-        changes = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
-        change = changes[above["digits", "all"]]
         sentences.append(f"{method}: σ^-0.5 is {listed}. On digits {change} with longer training.")
     return " ".join(sentences), judged
 
@@ -175,35 +175,33 @@ def recommended(runs: pd.DataFrame) -> Answer:
     If there is none, return the filters within the margin of the best mean on both.
     """
     on_variants = runs[runs.index.isin(VARIANTS, level="data")]
-    settings = []
-    for method in METHODS:
-        settings += combinations([f"{method} {name}" for name in FILTERS], 2)
-    tests = judge(compare(on_variants, settings, {"linear": 0.0}))
-    wins: Counter[str] = Counter()
-    for (first, other), sign in agreed(tests, "sign")["linear"].items():
-        wins[first] += sign > 0
-        wins[other] += sign < 0
     means = on_variants["linear"].groupby(["setting", "data"]).mean().unstack()
+    names = {method: [f"{method} {name}" for name in FILTERS] for method in METHODS}
+    tests = []
+    for settings in names.values():
+        tests += compare(on_variants, combinations(settings, 2), "linear")
+    judged = judge(tests)
+    signs = agreed(judged, "sign")["linear"]
+    both_ways = pd.concat([signs, -signs.swaplevel()])
+    wins = (both_ways > 0).groupby(level=0).sum()
     sentences = []
-    for method in METHODS:
-        names = [f"{method} {name}" for name in FILTERS]
-        best = [name for name in names if wins[name] == len(names) - 1]
-        if best:
-            sentences.append(f"{method}: use {in_symbols(best)}.")
+    for method, settings in names.items():
+        is_best = wins[settings] == len(settings) - 1
+        if is_best.any():
+            sentences.append(f"{method}: use {in_symbols(settings, is_best)}.")
             continue
-        of_method = means.loc[names]
-        bounds = of_method.max() - PLAN["margin"]
-        close = of_method[(of_method >= bounds).all(axis=1)]
+        of_method = means.loc[settings]
+        is_close = (of_method >= of_method.max() - MARGIN).all(axis=1)
         sentences.append(
             f"{method}: none is significantly best; highest mean on both (within a point): "
-            f"{in_symbols(close.index) or 'none'}."
+            f"{in_symbols(settings, is_close) or 'none'}."
         )
-    return " ".join(sentences), tests
+    return " ".join(sentences), judged
 
 
-def in_symbols(settings: Iterable[str]) -> str:
-    """Return the filters of settings, such as "σ^-0.5, learnable"."""
-    filters = [setting.split()[1] for setting in settings]
+def in_symbols(settings: Sequence[str], chosen: pd.Series) -> str:
+    """Return the filters of the chosen settings, such as "σ^-0.5, learnable"."""
+    filters = [setting.split()[1] for setting in settings if chosen[setting]]
     return ", ".join(f"σ^{name}".replace("σ^learnable", "learnable") for name in filters)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,28 +23,30 @@ PANELS = {
 @style.styled
 def figure(runs: pd.DataFrame) -> Figure:
     """Draw means over seeds, with a band from minimum to maximum."""
-    methods = [METHODS[name] for name in METHODS if name in set(runs["method"])]
-    families = [f for f in FAMILIES if f in {method.family for method in methods}]
+    by_family = {family: [] for family in FAMILIES}
+    for method in METHODS.values():
+        if method.name in set(runs["method"]):
+            by_family[method.family].append(method)
+    families = [family for family in FAMILIES if by_family[family]]
     drawing = Figure(figsize=(0.6 + 2 * len(families), 5.2), layout="constrained")
     grid = drawing.subplots(len(PANELS), len(families), sharex=True, sharey="row", squeeze=False)
     for family, axes in zip(families, grid.T):
-        members = [method for method in methods if method.family == family]
-        looks = style.looks(method.label for method in members)
+        looks = style.looks(method.label for method in by_family[family])
         for column, ax in zip(PANELS, axes):
-            for method in members:
+            for method in by_family[family]:
                 cells = runs.loc[runs["method"] == method.name, column]
-                _draw_method(ax, cells, looks[method.label])
+                draw_method(ax, cells, looks[method.label])
             ax.grid(color="0.88", linewidth=0.6)
         axes[0].set_title(family)
         axes[-1].legend(loc="lower right", fontsize=7.5)
         axes[-1].set_xlabel("epoch")
-    for title, ax in zip(PANELS.values(), grid[:, 0]):
-        ax.set_ylabel(title)
+    for ax, label in zip(grid[:, 0], PANELS.values()):
+        ax.set_ylabel(label)
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing
 
 
-def _draw_method(ax: Axes, cells: pd.Series, look: dict[str, str]) -> None:
+def draw_method(ax: Axes, cells: pd.Series, look: dict[str, str]) -> None:
     runs = pd.DataFrame(cells.map(series).tolist()).to_numpy()  # shorter runs end with NaN
     curve = over_seeds(np.arange(1, runs.shape[1] + 1), runs)
     ax.plot(curve.x, curve.mean, **{**look, "marker": ""})

@@ -1,9 +1,10 @@
 """What the page and the appendix that compare all methods say about the table."""
 
+from collections.abc import Collection
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-from scipy import stats  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
+from scipy import stats
 
 from rdm_solo.methods.descriptions import FAMILIES, METHODS
 from rdm_solo.runs.groups import mean_std
@@ -21,12 +22,11 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     counted = table[table["diverged"] == ""]
     last = counted[PLAN["measured"]].map(last_measured)
     runs = last.assign(method=counted["method"]).groupby("method")
-    means = runs.mean()
-    gaps = runs[GAP].agg(["min", "max"])
-    in_order = [name for name in METHODS if name in means.index]
-    with_gap = [name for name in in_order if not METHODS[name].symmetric]
+    with_gap = [name for name in runs.groups if not METHODS[name].symmetric]
+    gaps = runs[GAP].agg(["min", "max"]).loc[with_gap]
     # A softmax's rank is on another scale, and labels raise the accuracy by themselves.
     compared = [n for n in with_gap if not (METHODS[n].softmax or METHODS[n].labels)]
+    means = runs.mean().loc[compared]
 
     def cell(name: str, column: str, digits: int) -> str:
         """Return mean ± standard deviation, and n if fewer runs than all have the value."""
@@ -38,25 +38,13 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
 
     def correlation(column: str) -> dict[str, Any]:
         """Return the number of methods compared and the correlation of a rank with accuracy."""
-        pairs = means.loc[compared, [column, ACCURACY]].dropna()
+        pairs = means[[column, ACCURACY]].dropna()
         n = len(pairs)
         if n < FEWEST_METHODS:
             return {"n": n, "text": "–"}
-        rho = float(stats.spearmanr(pairs[column], pairs[ACCURACY]).statistic)
+        rho = stats.spearmanr(pairs).statistic
         low, high = rank_correlation(rho, n)
         return {"n": n, "text": f"{rho:.2f} [{low:.2f}, {high:.2f}]"}
-
-    def methods_with(column: str, table: pd.DataFrame) -> list[str]:
-        """Return each method with a text in that column, with the number of such runs."""
-        lines = []
-        for name in METHODS:
-            cells = table.loc[table["method"] == name, column]
-            if cells.any():
-                lines.append(f"{METHODS[name].label} ({cells.astype(bool).sum()} of {len(cells)})")
-        return lines
-
-    def labels(names: list[str]) -> list[str]:
-        return [METHODS[name].label for name in names]
 
     return {
         "plan": PLAN,
@@ -65,13 +53,29 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "dimensions": counted.groupby("method")["dimensions"].first(),
         "cell": cell,
         "correlation": correlation,
-        "leads": labels([name for name in with_gap if gaps["min"][name] > 0]),
-        "lags": labels([name for name in with_gap if gaps["max"][name] < 0]),
+        "leads": labels(gaps.index[gaps["min"] > 0]),
+        "lags": labels(gaps.index[gaps["max"] < 0]),
         "warnings": methods_with("warnings", counted),
         "diverged": methods_with("diverged", table),
-        "absent": labels([name for name in METHODS if name not in set(table["method"])]),
+        "absent": labels(METHODS.keys() - set(table["method"])),
         "minutes": numbers(table["seconds"]).sum() / 60,
     }
+
+
+def methods_with(column: str, table: pd.DataFrame) -> list[str]:
+    """Return each method with a text in that column, with the number of such runs."""
+    lines = []
+    for name, method in METHODS.items():
+        cells = table.loc[table["method"] == name, column]
+        count = (cells != "").sum()
+        if count:
+            lines.append(f"{method.label} ({count} of {len(cells)})")
+    return lines
+
+
+def labels(names: Collection[str]) -> list[str]:
+    """Return the labels of methods, in the order of ``METHODS``."""
+    return [method.label for name, method in METHODS.items() if name in names]
 
 
 STUDY = Study(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pandas as pd
 from omegaconf import OmegaConf
 
 from rdm_solo.methods import solo_learn

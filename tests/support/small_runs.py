@@ -96,12 +96,6 @@ def checkpoint(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
-def train_study(options: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Do what ``studies.training.train`` does, in this process and with two batches an epoch."""
-    run(folder, *options, "++trainer.limit_train_batches=2")
-    return read_summary(folder)
-
-
 def same(a: object, b: object) -> bool:
     """Return whether two nested values have bit-identical tensors."""
     if type(a) is not type(b):
