@@ -18,11 +18,11 @@ from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.methods.solo_learn import add_sinkhorn
 
-CONTESTANTS = [
-    (description.name, name)
-    for description in METHODS.values()
-    for name in ([""] if description.no_filter else shipped_filters())
-]
+# Pairs of a method and a filter; a method without one stands alone.
+CONTESTANTS: list[tuple[str, str]] = []
+for description in METHODS.values():
+    names = [""] if description.no_filter else shipped_filters()
+    CONTESTANTS += [(description.name, name) for name in names]
 REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 
 
@@ -68,7 +68,9 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     """Print step time and peak memory of each method and filter, and ratios to the reference."""
     steps = {}
     for method, name in CONTESTANTS:
-        options = [f"method={method}", *([f"filter={name}"] if name else [])]
+        options = [f"method={method}"]
+        if name:
+            options.append(f"filter={name}")
         steps[method, name] = Step(device, *options, *overrides)
     seconds = dict(zip(steps, interleaved(list(steps.values()), runs, device)))
     memory = {}
@@ -82,21 +84,20 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     for key in steps:
         method, name = key
         own_predictor = (method, "learnable") if name else key
+        milliseconds = 1e3 * statistics.median(seconds[key])
         middle, low, high = ratio(seconds[key], seconds[REFERENCE])
-        beside = ratio(seconds[key], seconds[own_predictor])[0]
+        of_own, _, _ = ratio(seconds[key], seconds[own_predictor])
         print(
-            f"{method:<12}{name:<18}{statistics.median(seconds[key]) * 1e3:>8.1f}ms"
-            f"{middle:>11.3f}{f'{low:.2f}..{high:.2f}':>14}{beside:>8.3f}"
-            f"{memory[key] / 2**20:>9.1f}MiB{memory[key] / memory[REFERENCE]:>11.3f}"
-            f"{memory[key] / memory[own_predictor]:>8.3f}"
+            f"{method:<12}{name:<18}{milliseconds:>8.1f}ms{middle:>11.3f}"
+            f"{f'{low:.2f}..{high:.2f}':>14}{of_own:>8.3f}{memory[key] / 2**20:>9.1f}MiB"
+            f"{memory[key] / memory[REFERENCE]:>11.3f}{memory[key] / memory[own_predictor]:>8.3f}"
         )
 
 
 def main() -> None:
-    options = parser("cost", "time and peak memory of a step of every method and filter")
-    options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
-    parsed = parse(options)
-    measure(parsed.runs, parsed.device, parsed.overrides)
+    description = "time and peak memory of a step of every method and filter"
+    options = parse(parser("cost", description, overrides=True))
+    measure(options.runs, options.device, options.overrides)
 
 
 if __name__ == "__main__":

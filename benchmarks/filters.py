@@ -1,8 +1,8 @@
 """Compare the speed of each spectral filter with the paper's Algorithm 2 as printed."""
 
-import functools
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ def batch_normed(n: int, k: int) -> Tensor:
     return nn.functional.batch_norm(x, None, None, training=True)
 
 
-def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callable[[], None]:
+def timed_pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callable[[], None]:
     """Return a call of a forward pass and, on the branch that learns, a backward pass."""
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device)
 
@@ -69,21 +69,21 @@ def measure(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
             if not shipped.spectral or shipped.symmetric:  # the same as either branch's filter
                 continue
             branch, function, p = shipped.branch, shipped.function, shipped.p
-            gain = functools.partial(get(function, p, **shipped.parameters), rows=len(x))
-            printed = functools.partial(algorithm_2, branch=branch, function=gain)
+            gain = partial(get(function, p, **shipped.parameters), rows=n)
+            ours = SpectralFilter(branch, function, p, **shipped.parameters)
+            theirs = partial(algorithm_2, branch=branch, function=gain)
+            learns = branch == "online"
             contestants = [
-                _pass(printed, x, branch == "online"),
-                _pass(
-                    SpectralFilter(branch, function, p, **shipped.parameters), x, branch == "online"
-                ),
-                functools.partial(spectrum_floor, x),
+                timed_pass(theirs, x, learns),
+                timed_pass(ours, x, learns),
+                partial(spectrum_floor, x),
             ]
-            seconds = interleaved(contestants, runs, device)
-            middle, low, high = ratio(seconds[0], seconds[1])
-            above, _, _ = ratio(seconds[1], seconds[2])
-            times = "".join(f"{statistics.median(s) * 1e3:>8.2f}ms" for s in seconds[:2])
+            printed, this, floor = interleaved(contestants, runs, device)
+            middle, low, high = ratio(printed, this)
+            above, _, _ = ratio(this, floor)
             print(
-                f"{name:<18}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
+                f"{name:<18}{f'({n}, {k})':>13}{1e3 * statistics.median(printed):>8.2f}ms"
+                f"{1e3 * statistics.median(this):>8.2f}ms{middle:>8.2f}  {low:.2f}..{high:.2f}"
                 f"   {above:.2f} x (Gram + eigh)"
             )
 

@@ -10,7 +10,6 @@ command runs as a user starts it, and the time between two of its lines is one e
 """
 
 import argparse
-import contextlib
 import itertools
 import logging
 import platform
@@ -22,7 +21,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -52,18 +51,11 @@ class Bench:
     """The device, the number of rounds, and the file that receives the tables."""
 
     def __init__(self, device: str, runs: int, small: bool, out: Path | None) -> None:
-        self.device, self.runs, self.small, self.out = device, runs, small, out
+        self.device = device
+        self.runs = runs
+        self.small = small
+        self.out = out
         self.on_gpu = device.startswith("cuda")
-        self.failed = False
-
-    @contextlib.contextmanager
-    def failures_printed(self) -> Iterator[None]:
-        """Print an error of the body and go on, because the other tables are still wanted."""
-        try:
-            yield
-        except Exception:
-            self.failed = True
-            traceback.print_exc()
 
     def write(self, text: str = "") -> None:
         """Print a line, and append it to the file."""
@@ -81,29 +73,24 @@ class Bench:
         self.row(cells)
         self.row(["---"] * len(cells))
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Write a Markdown table."""
-        self.head(head)
-        for cells in rows:
-            self.row(cells)
-        self.write()
+    def times(
+        self, contestants: Mapping[str, Callable[[], object]], slow: bool = False
+    ) -> dict[str, Time]:
+        """Return each contestant's median times; all of them take turns in every round.
 
-    def times(self, contestants: Mapping[str, Callable[[], object]]) -> dict[str, Time]:
-        """Return each contestant's median times; all of them take turns in every round."""
-        samples: dict[str, list[Time]] = {name: [] for name in contestants}
+        Slow contestants have at most 5 rounds.
+        """
         warm_up = 1 if self.small else 3
-        for round_ in range(warm_up + self.runs):
+        runs = min(self.runs, 5) if slow else self.runs
+        samples: dict[str, list[Time]] = {name: [] for name in contestants}
+        for _ in range(warm_up + runs):
             for name, call in contestants.items():
-                sample = self._time_once(call)
-                if round_ >= warm_up:
-                    samples[name].append(sample)
-        return {
-            name: Time(
-                statistics.median(sample.gpu for sample in values),
-                statistics.median(sample.wall for sample in values),
-            )
-            for name, values in samples.items()
-        }
+                samples[name].append(self._time_once(call))
+        medians = {}
+        for name, values in samples.items():
+            gpu, wall = zip(*values[warm_up:])
+            medians[name] = Time(statistics.median(gpu), statistics.median(wall))
+        return medians
 
     def _time_once(self, call: Callable[[], object]) -> Time:
         if not self.on_gpu:
@@ -156,7 +143,6 @@ def decompositions(bench: Bench) -> None:
     """Time ``eigh`` of one Gram matrix, of a stack of two, and its alternatives."""
     sizes = (32, 64) if bench.small else (128, 256, 512, 2048)
     bench.write("## Decompositions of a float64 Gram matrix (ms)\n")
-    rows = []
     for n in sizes:
         x = batch_normed(n, sizes[-1]).to(bench.device).double()
         gram = x @ x.mT
@@ -171,10 +157,11 @@ def decompositions(bench: Bench) -> None:
             "eigh on the CPU alone": partial(torch.linalg.eigh, on_cpu),
             "the Gram matrix itself": partial(torch.matmul, x, x.mT),
         }
-        fewer = Bench(bench.device, min(bench.runs, 5), bench.small, None) if n > 1000 else bench
-        times = fewer.times(calls)
-        rows.append([f"{n} × {n}", *(_ms(max(t.gpu, t.wall)) for t in times.values())])
-    bench.table(["matrix", *calls], rows)
+        if n == sizes[0]:
+            bench.head(["matrix", *calls])
+        times = bench.times(calls, slow=n > 1000).values()
+        bench.row([f"{n} × {n}", *(_ms(max(time)) for time in times)])
+    bench.write()
 
 
 class PaperTarget(nn.Module):
@@ -203,11 +190,11 @@ def filters(bench: Bench) -> None:
     """Time the filters alone, and check what was timed against float64."""
     shapes = [(16, 32), (32, 16)] if bench.small else [(256, 2048), (128, 512), (4096, 2048)]
     bench.write("## Filters alone (ms for one view: GPU / wall)\n")
-    rows = []
     for n, k in shapes:
         x = batch_normed(n, k).to(bench.device)
-        leaf, paper = x.clone().requires_grad_(), PaperTarget(-0.5)
-        target, online = SpectralFilter("target", "pow", p=-0.5), SpectralFilter("online", "log1p")
+        leaf = x.clone().requires_grad_()
+        target = SpectralFilter("target", "pow", p=-0.5)
+        online = SpectralFilter("online", "log1p")
         predictor = nn.Sequential(
             nn.Linear(k, k // 4, bias=False),
             nn.BatchNorm1d(k // 4),
@@ -219,16 +206,17 @@ def filters(bench: Bench) -> None:
             "σ^-0.5 (target)": partial(target, x),
             "log(1+σ) (online, with backward)": partial(with_backward, online, leaf),
             "learned predictor (with backward)": partial(with_backward, predictor, leaf),
-            "Algorithm 2 as printed, σ^-0.5": partial(paper, x),
+            "Algorithm 2 as printed, σ^-0.5": partial(PaperTarget(-0.5), x),
             "floor: Gram matrix and eigh": partial(spectrum_floor, x),
         }
-        fewer = Bench(bench.device, min(bench.runs, 5), bench.small, None) if n > 1000 else bench
-        times = fewer.times(calls)
+        if (n, k) == shapes[0]:
+            bench.head(["batch", *calls, "error of σ^-0.5, unit rows", "waits of σ^-0.5"])
+        times = bench.times(calls, slow=n > 1000).values()
         error = direction_error(x, target(x), -0.5)
-        both = [f"{_ms(t.gpu)} / {_ms(t.wall)}" for t in times.values()]
         waits = bench.waits(calls["σ^-0.5 (target)"])
-        rows.append([f"({n}, {k})", *both, f"{error:.1e}", waits])
-    bench.table(["batch", *calls, "error of σ^-0.5, unit rows", "waits of σ^-0.5"], rows)
+        cells = [f"{_ms(time.gpu)} / {_ms(time.wall)}" for time in times]
+        bench.row([f"({n}, {k})", *cells, f"{error:.1e}", waits])
+    bench.write()
 
 
 class PlainLoop:
@@ -324,15 +312,14 @@ def steps(bench: Bench) -> None:
     bench.write("Forward, loss, backward and optimiser; images are noise that is on the device.\n")
     bench.head(["network", "precision", "head", "GPU", "wall", "wall ÷ learned", "waits"])
     for (network, dtype), options in networks.items():
-        with bench.failures_printed():  # a network that fails does not cost the other rows
-            calls = _steps(bench, options, dtype, all_filters=network == resnet18 or bench.small)
-            times = bench.times(calls)
-            own = times["learned predictor"].wall
-            for name, t in times.items():
-                precision = "float32" if dtype is None else "bf16-mixed"
-                cells = [network, precision, name, _ms(t.gpu), _ms(t.wall), f"{t.wall / own:.3f}"]
-                bench.row([*cells, bench.waits(calls[name])])
-            del calls
+        calls = _steps(bench, options, dtype, all_filters=network == resnet18 or bench.small)
+        times = bench.times(calls)
+        own = times["learned predictor"].wall
+        precision = "float32" if dtype is None else "bf16-mixed"
+        for name, (gpu, wall) in times.items():
+            cells = [network, precision, name, _ms(gpu), _ms(wall), f"{wall / own:.3f}"]
+            bench.row([*cells, bench.waits(calls[name])])
+        del calls
         if bench.on_gpu:
             torch.cuda.empty_cache()
     bench.write()
@@ -357,22 +344,17 @@ def _steps(
 
 def spectra(bench: Bench) -> None:
     """Time what the spectra add to a recorded step, and computing them once."""
-    options = (
-        ["batch_size=8", "dataset.image_size=8", *SMALL] if bench.small else ["batch_size=256"]
-    )
+    options = SMALL if bench.small else ["batch_size=256"]
     step = Step(bench.device, "method=simsiam", "filter=target_pow", *options)
     recorded = Recorded(step, bench.device)
     call = _autocast(recorded, bench, HALF if bench.on_gpu else None)
-    times = Bench(bench.device, min(bench.runs, 5), bench.small, None).times(
-        {"recorded step": call, "computing all measures": recorded.metric.compute}
-    )
+    times = bench.times({"step": call, "measures": recorded.metric.compute}, slow=True)
     recording = 1000 * statistics.median(recorded.seconds[1:])
     bench.write(f"## Spectra, k = {recorded.metric.dim} (ms, wall)\n")
-    rows = [
-        ["adding one recorded step's outputs", _ms(recording)],
-        ["computing all measures, once an epoch", _ms(times["computing all measures"].wall)],
-    ]
-    bench.table(["part", "time"], rows)
+    bench.head(["part", "time"])
+    bench.row(["adding one recorded step's outputs", _ms(recording)])
+    bench.row(["computing all measures, once an epoch", _ms(times["measures"].wall)])
+    bench.write()
 
 
 COUNT = 4  # epochs of a run, of which the first is not timed
@@ -422,13 +404,7 @@ def epochs(bench: Bench) -> None:
     bench.write("## An epoch of 50,000 images of 32 px: ResNet-18, σ^-0.5, batch 256, bf16 (s)\n")
     bench.head(["what is on", "epochs after the first", "median", "200 epochs"])
     for name, options in EPOCHS.items():
-        try:
-            seconds = epoch_seconds([*size, *options], count)
-        except RuntimeError as error:
-            bench.failed = True
-            bench.row([name, "failed", "", ""])
-            print(error, flush=True)
-            continue
+        seconds = epoch_seconds([*size, *options], count)
         middle = statistics.median(seconds)
         each = ", ".join(f"{value:.2f}" for value in seconds)
         bench.row([name, each, f"{middle:.2f}", f"{middle * 200 / 60:.0f} min"])
@@ -460,12 +436,16 @@ def main() -> None:
         f"torch {torch.__version__}, CUDA {torch.version.cuda}, rdm_solo {rdm_solo.__version__}"
     )
     bench.write(f"{name}; {versions}; Python {platform.python_version()}; {bench.runs} rounds.\n")
+    failed = False
     for section in parsed.sections or SECTIONS:
         start = time.perf_counter()
-        with bench.failures_printed():
+        try:
             SECTIONS[section](bench)
+        except Exception:  # the other tables are still wanted
+            failed = True
+            traceback.print_exc()
         print(f"[{section}: {time.perf_counter() - start:.0f} s]\n", flush=True)
-    sys.exit(bench.failed)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

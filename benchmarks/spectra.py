@@ -47,20 +47,20 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     step = Step(device, "method=simsiam", "filter=target_pow", "batch_size=256", *overrides)
     recorded = Recorded(step, device)
     contestants = [step, recorded, recorded.metric.compute]
-    plain, watched, reading = interleaved(contestants, runs, device)
+    plain, _, reading = interleaved(contestants, runs, device)
     recording = recorded.seconds[1:]  # without the round that warms up
     batch, max_rows = step.cfg.batch_size, step.cfg.diagnostics.max_rows
     steps = IMAGES // batch
     measured = math.ceil(steps / max(1, math.ceil(steps * VIEWS * batch / max_rows)))
     seconds = measured * statistics.median(recording) + statistics.median(reading)
     epoch = steps * statistics.median(plain)
-    shares = [(measured * w + r) / (steps * s) for s, w, r in zip(plain, recording, reading)]
-    difference = statistics.median(b - a for a, b in zip(plain, watched))
+    shares = []
+    for step_seconds, record, read in zip(plain, recording, reading):
+        shares.append((measured * record + read) / (steps * step_seconds))
     size = step.cfg.dataset.image_size
     print(f"k = {recorded.metric.dim}, batch {batch}, {size} px; medians of {runs} rounds")
     print(f"step                    {statistics.median(plain):>10.3f} s")
-    print(f"recording it takes      {statistics.median(recording):>10.3f} s ", end="")
-    print(f"(the steps' difference: {difference:.3f} s)")
+    print(f"recording it takes      {statistics.median(recording):>10.3f} s")
     print(f"reading all measures    {statistics.median(reading):>10.3f} s, once an epoch")
     print(
         f"an epoch of {IMAGES} images: {steps} steps, {measured} recorded (max_rows={max_rows}): "
@@ -71,10 +71,9 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
 
 
 def main() -> None:
-    options = parser("spectra", "the share of the spectra in an epoch of CIFAR-10's size")
-    options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
-    arguments = parse(options)
-    measure(arguments.runs, arguments.device, arguments.overrides)
+    description = "the share of the spectra in an epoch of CIFAR-10's size"
+    options = parse(parser("spectra", description, overrides=True))
+    measure(options.runs, options.device, options.overrides)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,9 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
 
 
 def main() -> None:
-    options = parser("step", "the share of a predictor or a filter in a SimSiam step")
-    options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
-    arguments = parse(options)
-    measure(arguments.runs, arguments.device, arguments.overrides)
+    description = "the share of a predictor or a filter in a SimSiam step"
+    options = parse(parser("step", description, overrides=True))
+    measure(options.runs, options.device, options.overrides)
 
 
 if __name__ == "__main__":

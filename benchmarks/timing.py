@@ -14,8 +14,10 @@ from pathlib import Path
 import torch
 
 
-def parser(name: str, description: str, shapes: bool = False) -> argparse.ArgumentParser:
-    """Return a parser with the options that all benchmarks have."""
+def parser(
+    name: str, description: str, shapes: bool = False, overrides: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks have, and those that some have."""
     options = argparse.ArgumentParser(
         f"python -m benchmarks.{name}", description=f"Measure {description}."
     )
@@ -32,6 +34,8 @@ def parser(name: str, description: str, shapes: bool = False) -> argparse.Argume
             metavar=("N", "K"),
             help="rows and columns of the batch of all processes; may be repeated",
         )
+    if overrides:
+        options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
     return options
 
 
@@ -40,17 +44,19 @@ def parse(options: argparse.ArgumentParser) -> argparse.Namespace:
     arguments = options.parse_args()
     torch.set_num_threads(arguments.threads)
     name = processor() if arguments.device == "cpu" else torch.cuda.get_device_name()
-    print(f"torch {torch.__version__}, {name}, {arguments.threads} thread(s), ", end="")
-    print(f"{arguments.runs} runs")
+    threads = f"{arguments.threads} thread(s)"
+    print(f"torch {torch.__version__}, {name}, {threads}, {arguments.runs} runs")
     return arguments
 
 
 def processor() -> str:
     """Return the CPU's name."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def now(device: str) -> float:
@@ -64,13 +70,14 @@ def interleaved(
     contestants: Sequence[Callable[[], object]], runs: int, device: str
 ) -> list[list[float]]:
     """Return each contestant's seconds in ``runs`` rounds, after one round of warm-up."""
+    for contestant in contestants:
+        contestant()
     seconds: list[list[float]] = [[] for _ in contestants]
-    for round_ in range(runs + 1):
+    for _ in range(runs):
         for times, contestant in zip(seconds, contestants):
             start = now(device)
             contestant()
-            if round_:
-                times.append(now(device) - start)
+            times.append(now(device) - start)
     return seconds
 
 
