@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from benchmarks.timing import processor
 from rdm_solo import runs
 from rdm_solo.runs import RunFolder
@@ -18,16 +20,22 @@ ROOT = Path(__file__).resolve().parents[1]
 OK = "ok"  # status of a run that did not diverge
 
 
+def read_plan(name: str) -> Any:
+    """Return the content of a YAML file in ``studies/``."""
+    return OmegaConf.to_container(OmegaConf.load(ROOT / "studies" / name), resolve=True)
+
+
 def train(options: Sequence[str], folder: Path) -> dict[str, Any]:
     """Train a run into the folder and return its summary; a diverged run also has a summary."""
     command = [sys.executable, "-m", "rdm_solo.train", *options, f"hydra.run.dir={folder}"]
     # A run can import callbacks of studies/, because it starts in the project's root.
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     path = folder / SUMMARY
-    summary = json.loads(path.read_text()) if path.exists() else {}
-    if not summary or (run.returncode and not summary["diverged"]):
-        raise RuntimeError(f"{' '.join(options)}: exit status {run.returncode}\n{run.stderr}")
-    return summary
+    if path.exists():
+        summary = json.loads(path.read_text())
+        if summary["diverged"] or not run.returncode:
+            return summary
+    raise RuntimeError(f"{' '.join(options)}: exit status {run.returncode}\n{run.stderr}")
 
 
 @contextmanager
@@ -38,7 +46,7 @@ def trained(options: Sequence[str]) -> Iterator[tuple[RunFolder, dict[str, str]]
         summary = train(options, folder)
         describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
         commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True)
-        versions = [f"{name}={version}" for name, version in summary["versions"].items()]
+        versions = map("=".join, summary["versions"].items())
         about = {
             "seconds": f"{summary['seconds']:.0f}",
             "code": commit.stdout.strip(),

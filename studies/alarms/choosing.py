@@ -11,7 +11,7 @@ DRAWS = 2000
 RANDOM, DEFAULT = "a random run that has not failed", "always σ^-0.5"
 FEW, LOSS = "kNN accuracy with 50 labels", "loss"
 BASELINES = [RANDOM, DEFAULT, FEW]
-WAYS = [*BASELINES, *(name for name in PLAN["measures"] if name != FEW)]
+WAYS = list(dict.fromkeys([*BASELINES, *PLAN["measures"]]))
 
 
 def scores(table: pd.DataFrame) -> pd.DataFrame:
@@ -30,17 +30,18 @@ def regrets(table: pd.DataFrame, bootstrap: bool) -> pd.DataFrame:
     ``bootstrap`` also draws the pool's settings with replacement, except the default, which stays.
     """
     dice = np.random.default_rng(0)
-    by_data = dict(list(table[table["part"] == CHOOSE].groupby("data")))
+    chosen = table[table["part"] == CHOOSE].set_index(["data", "setting"]).sort_index()
     regrets = {}
     for name, pool in PLAN["pools"].items():
-        settings = list(dict.fromkeys([pool["default"], *pool["among"]]))  # the default is first
+        default = pool["default"]
+        settings = [default, *(setting for setting in pool["among"] if setting != default)]
         n = len(settings)
         for data in DATA_TO_CHOOSE:
             drawn = np.tile(np.arange(n), (DRAWS, 1))
             if bootstrap:
                 drawn[:, 1:] = dice.integers(n, size=(DRAWS, n - 1))
             seeds = dice.integers(PLAN["seeds"], size=(DRAWS, n))
-            runs = by_data[data].set_index("setting").loc[settings]
+            runs = chosen.loc[data].loc[settings]
             regrets[name, data] = regret(runs, PLAN["seeds"] * drawn + seeds)
     return pd.concat(regrets, axis=1, names=["pool", "data", "way"])
 
@@ -48,13 +49,18 @@ def regrets(table: pd.DataFrame, bootstrap: bool) -> pd.DataFrame:
 def regret(runs: pd.DataFrame, drawn: np.ndarray) -> pd.DataFrame:
     """Return the regret of every way in every draw; a draw's first run has the default setting."""
     finished = runs["diverged"] == ""
-    accuracy = numbers(runs["linear_trained"]).where(finished, 0).to_numpy()[drawn]
-    alive = (finished & ~failed(runs)).to_numpy()[drawn]
-    picked = {RANDOM: (accuracy * alive).sum(1) / alive.sum(1), DEFAULT: accuracy[:, 0]}
+    accuracies = numbers(runs["linear_trained"]).where(finished, 0)
+    is_alive = finished & ~failed(runs)
+    accuracy = accuracies.to_numpy()[drawn]
+    alive = is_alive.to_numpy()[drawn]
+    picked = {}
+    picked[RANDOM] = (accuracy * alive).sum(1) / alive.sum(1)
+    picked[DEFAULT] = accuracy[:, 0]
     for name, values in scores(runs).fillna(-np.inf).items():
-        best = values.to_numpy()[drawn].argmax(1, keepdims=True)
-        picked[name] = np.take_along_axis(accuracy, best, 1)[:, 0]
-    return pd.DataFrame({way: accuracy.max(1) - picked[way] for way in WAYS})
+        best = values.to_numpy()[drawn].argmax(1)
+        picked[name] = accuracy[range(DRAWS), best]
+    best = accuracy.max(1, keepdims=True)
+    return best - pd.DataFrame(picked)[WAYS]
 
 
 class Regrets:

@@ -63,9 +63,11 @@ def first_alarms(run: Mapping[str, str]) -> dict[str, float]:
             alarms = is_below(epochs, bounds)
         else:
             reported = kinds_without_labels if "without labels" in rule else kinds
-            judged = KINDS if rule["kinds"] == "all" else rule["kinds"]
-            alarms = ~reported.map(set(judged).isdisjoint)
-        first[name] = float(alarms.idxmax()) if alarms.any() else math.nan
+            judged = KINDS if rule["kinds"] == "all" else set(rule["kinds"])
+            alarms = reported.map(judged.intersection).astype(bool)
+        first[name] = math.nan
+        if alarms.any():
+            first[name] = alarms.idxmax()
     return first
 
 
@@ -112,13 +114,16 @@ def shares(counts: pd.DataFrame) -> pd.DataFrame:
     return 100 * pd.DataFrame({"detected": detected, "false": false, "precision": precision})
 
 
-def intervals(counts: pd.DataFrame, repeats: int = 2000) -> pd.DataFrame:
+def intervals(counts: pd.DataFrame) -> pd.DataFrame:
     """Return 95 % intervals of the rates, bootstrapped over settings.
 
     Runs of one setting are alike, so whole settings are drawn with replacement.
     """
     dice = random.Random(0)
     settings = range(len(counts))
-    drawn = [dice.choices(settings, k=len(settings)) for _ in range(repeats)]
-    samples = pd.DataFrame(counts.to_numpy()[drawn].sum(1), columns=counts.columns)
+    samples = []
+    for _ in range(2000):
+        drawn = dice.choices(settings, k=len(settings))
+        samples.append(counts.to_numpy()[drawn].sum(0))
+    samples = pd.DataFrame(samples, columns=counts.columns)
     return shares(samples).quantile([0.025, 0.975], interpolation="higher")

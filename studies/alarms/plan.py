@@ -2,14 +2,14 @@
 
 import random
 import threading
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
 from rdm_solo.cli import arguments
+from studies.training import read_plan
 
-PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("plan.yaml")))
+PLAN = read_plan("alarms/plan.yaml")
 TUNE, TEST, CHOOSE = "tune", "test", "choose"
 DATA_TO_CHOOSE = PLAN["data"][:2]
 

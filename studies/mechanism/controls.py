@@ -6,7 +6,6 @@ both branches' outputs, scaled to unit length.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,33 +32,32 @@ class Reference(nn.Module):
         self.draw = torch.Generator().manual_seed(seed)
 
     def forward(self, x: Tensor) -> Tensor:
-        filtered: Tensor = self.power(x)
-        return filtered
+        return self.power(x)
 
 
-class Rotated(Reference):
-    """The reference filter, then a random rotation that is drawn once."""
-
-    rotation: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.rotation is None:
-            self.rotation = self.draw_rotation(x.shape[1]).to(x)
-        return super().forward(x) @ self.rotation
-
-    def draw_rotation(self, k: int) -> Tensor:
-        """Draw uniformly from all rotations."""
-        normal = torch.randn(k, k, generator=self.draw, dtype=torch.float64)
-        q, r = torch.linalg.qr(normal)
-        return q * r.diagonal().sign()
-
-
-class RotatedAnew(Rotated):
+class RotatedAnew(Reference):
     """The reference filter, then a random rotation that is drawn for each view."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.rotation = None
-        return super().forward(x)
+        return super().forward(x) @ self.rotation(x)
+
+    def rotation(self, x: Tensor) -> Tensor:
+        """Draw uniformly from all rotations."""
+        k = x.shape[1]
+        normal = torch.randn(k, k, generator=self.draw, dtype=torch.float64)
+        q, r = torch.linalg.qr(normal)
+        return (q * r.diagonal().sign()).to(x)
+
+
+class Rotated(RotatedAnew):
+    """The reference filter, then a random rotation that is drawn once."""
+
+    first: Tensor | None = None
+
+    def rotation(self, x: Tensor) -> Tensor:
+        if self.first is None:
+            self.first = super().rotation(x)
+        return self.first
 
 
 class Noise(Reference):
@@ -70,7 +68,8 @@ class Noise(Reference):
         target_rank = rank_of(super().forward(x))
         scale = x.square().mean().sqrt()
         noise = torch.randn(x.shape, generator=self.draw).to(x) * scale
-        low, high = 0.0, 16.0
+        low = 0.0
+        high = 16.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             if rank_of(x + middle * noise) < target_rank:
@@ -106,7 +105,7 @@ class Arm(pl.Callback):
         self.arm = arm
         self.seed = seed
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer, pl_module, stage):
         if self.arm == "truncation":
             pl_module.predictor = Truncation(self.seed)
         else:

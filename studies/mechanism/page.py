@@ -10,7 +10,7 @@ from rdm_solo import plots
 from rdm_solo.runs.groups import mean_std
 from studies.intervals import difference
 from studies.mechanism.figures import figure
-from studies.mechanism.plan import CELL, EPOCHS, PLAN, SECOND, SEEDS, TUNING, Run, Stage, stages
+from studies.mechanism.plan import CELL, EPOCHS, PLAN, SECOND, SEEDS, TUNING, Cell, Run, stages
 from studies.mechanism.runs import measure, planned, with_seeds
 from studies.mechanism.verdicts import RULES, pairs, runs_of
 from studies.study import Study, numbers
@@ -40,15 +40,15 @@ def deciding_runs(table: pd.DataFrame, question: str) -> pd.DataFrame:
     return runs_of(table, SEEDS)
 
 
-def summary(table: pd.DataFrame, stage: Stage) -> pd.DataFrame:
-    """Return mean and standard deviation of every column in each cell of a stage."""
-    groups = runs_of(table, stage.seeds).groupby(list(CELL))
+def summary(table: pd.DataFrame, cells: list[Cell], seeds: list[int]) -> pd.DataFrame:
+    """Return mean and standard deviation of every column in each cell."""
+    groups = runs_of(table, seeds).groupby(list(CELL))
     texts = groups.agg(in_words)
     texts.insert(0, "n", groups["linear"].count())
-    counted = with_seeds(table, stage.seeds).astype({"epochs": int})
+    counted = with_seeds(table, seeds).astype({"epochs": int})
     rates = counted.groupby(list(CELL))["rate"].first()
     texts.insert(0, "rate", rates.replace("", "–"))
-    return texts.loc[stage.cells]
+    return texts.loc[cells]
 
 
 def in_words(column: pd.Series) -> str:
@@ -67,7 +67,7 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "plan": PLAN,
         "answers": answers,
         "numbers": {name: Numbers(table, name) for name in RULES},
-        "stages": {name: summary(table, stage) for name, stage in stages().items()},
+        "stages": {name: summary(table, *stage) for name, stage in stages().items()},
         "tuning": len(with_seeds(table, TUNING)),
         "diverged": (table["status"] != OK).sum(),
         "hours": numbers(table["seconds"]).sum() / 3600,

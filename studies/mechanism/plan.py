@@ -1,11 +1,10 @@
 """The plan of the trial, written before its runs."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
+from studies.training import read_plan
 
-PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("plan.yaml")))
+PLAN = read_plan("mechanism/plan.yaml")
 SEEDS: list[int] = PLAN["seeds"]
 TUNING: list[int] = PLAN["tuning_seeds"]
 DATA: dict[str, list[str]] = PLAN["data"]
@@ -35,18 +34,6 @@ class Run(NamedTuple):
     rate: str = ""
 
 
-class Stage(NamedTuple):
-    """Cells that are trained with the same seeds.
-
-    If ``rates`` is not empty, a learning rate is tuned for each cell, from ``rates`` and ``wider``.
-    """
-
-    cells: list[Cell]
-    seeds: list[int]
-    rates: list[str]
-    wider: list[str]
-
-
 def cells(question: str) -> list[Cell]:
     """Return the cells of a question."""
     lengths = PLAN["epochs"].get(question, {})
@@ -58,17 +45,12 @@ def cells(question: str) -> list[Cell]:
     return cells
 
 
-def stages() -> dict[str, Stage]:
-    """Return the stages in the order in which they are trained: the questions, and "second"."""
-    stages = {}
-    for question in PLAN["settings"]:
-        stages[question] = stage(question, cells(question), SEEDS)
+def stages() -> dict[str, tuple[list[Cell], list[int]]]:
+    """Return cells and seeds of the stages in the order in which they are trained.
+
+    A stage is a question or "second".
+    """
+    stages = {question: (cells(question), SEEDS) for question in PLAN["settings"]}
     repeated = [Cell(name, data) for data in SECOND["data"] for name in SECOND["settings"]]
-    stages["second"] = stage("second", repeated, SECOND["seeds"])
+    stages["second"] = (repeated, SECOND["seeds"])
     return stages
-
-
-def stage(name: str, cells: list[Cell], seeds: list[int]) -> Stage:
-    rates = map(str, PLAN["rates"].get(name, []))
-    wider = map(str, PLAN["wider"].get(name, []))
-    return Stage(cells, seeds, list(rates), list(wider))

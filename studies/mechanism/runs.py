@@ -8,7 +8,7 @@ import pandas as pd
 
 from studies import training
 from studies.evidence.probe import FILE
-from studies.mechanism.plan import CELL, DATA, PLAN, SETTINGS, TUNING, Cell, Run, Stage, stages
+from studies.mechanism.plan import CELL, DATA, PLAN, SETTINGS, TUNING, Cell, Run, stages
 from studies.study import cells, numbers
 
 WARMUP = 6
@@ -23,27 +23,32 @@ def planned(table: pd.DataFrame) -> list[Run]:
     """
     accuracies = tuned_accuracies(table)
     planned: list[Run] = []
-    for stage in stages().values():
+    for stage, (trained, seeds) in stages().items():
         counted = []
-        for cell in stage.cells:
+        for cell in trained:
             tried = accuracies.get(cell, pd.Series(dtype=float))
             rates = rates_to_try(stage, tried)
             for seed in TUNING:
                 planned += [Run(*cell, seed, rate) for rate in rates]
             if set(rates) <= set(tried.index):
                 rate = best_rate(tried) if rates else ""
-                counted += [Run(*cell, seed, rate) for seed in stage.seeds]
+                counted += [Run(*cell, seed, rate) for seed in seeds]
         planned += counted
     return planned
 
 
-def rates_to_try(stage: Stage, tried: pd.Series) -> list[str]:
-    """Return the stage's rates, then the neighbours of the best one in ``stage.wider`` as well."""
-    if not stage.wider or not set(stage.rates) <= set(tried.index):
-        return stage.rates
-    best = stage.wider.index(best_rate(tried))
-    neighbours = stage.wider[max(0, best - 1) : best + 2]
-    return list(dict.fromkeys(stage.rates + neighbours))
+def rates_to_try(stage: str, tried: pd.Series) -> list[str]:
+    """Return the learning rates of a stage, if any.
+
+    Once all of them are tried, the neighbours of the best one in the plan's ``wider`` follow.
+    """
+    rates = list(map(str, PLAN["rates"].get(stage, [])))
+    if stage in PLAN["wider"] and set(rates) <= set(tried.index):
+        wider = list(map(str, PLAN["wider"][stage]))
+        best = wider.index(best_rate(tried))
+        neighbours = wider[max(0, best - 1) : best + 2]
+        rates = list(dict.fromkeys(rates + neighbours))
+    return rates
 
 
 def best_rate(tried: pd.Series) -> str:

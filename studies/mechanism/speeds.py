@@ -1,10 +1,9 @@
 """Log how fast the projections change in the directions of large and of small eigenvalues."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rdm_solo.ground.lightning import pl
 
@@ -24,22 +23,22 @@ class Speeds(pl.Callback):
         self.rows = rows
         self.latest: dict[int, Tensor] = {}  # by the epoch after which they were computed
 
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_epoch_end(self, trainer, pl_module):
         epoch = trainer.current_epoch + 1
         if trainer.sanity_checking or not self.epochs & {epoch, epoch + 1}:
             return
         before = self.latest.get(epoch - 1)
-        after = self._projections(trainer, pl_module)
+        after = self.projections(trainer, pl_module)
         self.latest = {epoch: after}
         if epoch in self.epochs and before is not None:
             pl_module.log("rate/slope", slope(before, after), sync_dist=True)
 
     @torch.no_grad()
-    def _projections(self, trainer: Any, pl_module: Any) -> Tensor:
+    def projections(self, trainer: pl.Trainer, model: nn.Module) -> Tensor:
         outputs = []
         count = 0
         for x, _ in trainer.datamodule.memory_dataloader():
-            outputs.append(pl_module.projector(pl_module.backbone(x)))
+            outputs.append(model.projector(model.backbone(x)))
             count += len(x)
             if count >= self.rows:
                 break

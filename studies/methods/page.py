@@ -14,7 +14,6 @@ from studies.methods.runs import PLAN, measure, planned
 from studies.study import Study, last_measured, numbers
 
 ACCURACY, GAP = "val/knn_acc1", "erank/gap"
-FEWEST_METHODS = 4  # the interval needs more than 3
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
@@ -40,8 +39,6 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         """Return the number of methods compared and the correlation of a rank with accuracy."""
         pairs = means[[column, ACCURACY]].dropna()
         n = len(pairs)
-        if n < FEWEST_METHODS:
-            return {"n": n, "text": "–"}
         rho = stats.spearmanr(pairs).statistic
         low, high = rank_correlation(rho, n)
         return {"n": n, "text": f"{rho:.2f} [{low:.2f}, {high:.2f}]"}
@@ -57,7 +54,6 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "lags": labels(gaps.index[gaps["max"] < 0]),
         "warnings": methods_with("warnings", counted),
         "diverged": methods_with("diverged", table),
-        "absent": labels(METHODS.keys() - set(table["method"])),
         "minutes": numbers(table["seconds"]).sum() / 60,
     }
 

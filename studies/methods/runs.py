@@ -1,17 +1,14 @@
 """Train one run of the study, a method with its recipe for the digits, and return its row."""
 
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
-from omegaconf import OmegaConf
 
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
 from studies import training
 from studies.study import joined
+from studies.training import read_plan
 
-PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("plan.yaml")))
+PLAN = read_plan("methods/plan.yaml")
 
 
 def planned(table: pd.DataFrame) -> list[tuple[str, int]]:
