@@ -20,7 +20,7 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     """Return the values that the pages name. Diverged runs are listed but not counted elsewhere."""
     counted = table[table["diverged"] == ""]
     last = counted[PLAN["measured"]].map(last_measured)
-    runs = last.assign(method=counted["method"]).groupby("method")
+    runs = last.groupby(counted["method"])
     with_gap = [name for name in runs.groups if not METHODS[name].symmetric]
     gaps = runs[GAP].agg(["min", "max"]).loc[with_gap]
     # A softmax's rank is on another scale, and labels raise the accuracy by themselves.
