@@ -21,6 +21,7 @@ from studies.neighbours import knn_accuracy
 
 FILE = "outcome.json"
 FEW_LABELS = 50
+MOST_ITERATIONS = 500
 
 
 class Outcome(pl.Callback):
@@ -81,7 +82,7 @@ def linear_accuracy(x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> flo
     scale = (x.var(0) + 1e-4 * x.square().mean() + 1e-60).sqrt()
     train = (x - mean) / scale
     held_out = (x_held.double() - mean) / scale
-    classifier = LogisticRegression(max_iter=500)
+    classifier = LogisticRegression(max_iter=MOST_ITERATIONS)
     classifier.fit(train.numpy(), y.numpy())
     return 100 * float(classifier.score(held_out.numpy(), y_held.numpy()))
 

@@ -34,9 +34,11 @@ RUNS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
 @pytest.mark.parametrize("study", RUNS, ids=lambda study: study.name)
 def test_a_run_becomes_a_row(study, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "train", train_two_epochs)
+    monkeypatch.setattr(outcome, "MOST_ITERATIONS", 10)
     monkeypatch.setattr(evidence, "PROBED", (1, 2))
     monkeypatch.setattr(evidence, "WARMUP", 0)
     monkeypatch.setattr(mechanism, "WARMUP", 0)
