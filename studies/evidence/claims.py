@@ -64,7 +64,11 @@ class Judge:
         if not rows:
             return Verdict(UNTESTED, UNTESTED)
         if not rule:
-            return Verdict(BUILT, BUILT, [self.measured_epochs(claim, row) for row in rows])
+            epochs = []
+            for row in rows:
+                measured, total = self.runs[row][claim["columns"]].sum()
+                epochs.append(f"{row}: measured in {measured:.0f} of {total:.0f} epochs")
+            return Verdict(BUILT, BUILT, epochs)
         controls = []
         passing = defaultdict(list)  # controls by their family
         for row in rows_like(claim["controls"]):
@@ -105,21 +109,24 @@ class Judge:
         else:
             values = self.runs[row][claim["columns"]]
             by_seed = BOUNDS[rule](values, claim[rule]).all(axis=1)
-            # Every seed of a row must pass, and no seed of a control.
+            # Every seed of a row must pass, and no seed of a control. The numbers are the row's
+            # worst values and the control's best ones.
             passes = by_seed.any() if is_control else by_seed.all()
             is_open = False
             extreme = "max" if is_control != (rule == "at_most") else "min"
-            numbers = f"{extreme} {', '.join(values.agg(extreme).map('{:.2f}'.format))}"
+            texts = values.agg(extreme).map("{:.2f}".format)
+            numbers = f"{extreme} {', '.join(texts)}"
         outcome = REPRODUCED if passes else FAILED
         return OPEN if is_open else outcome, f"{self.named(row)} {numbers}"
 
     def collapsed(self, row: str) -> tuple[int, int]:
         """Return how many of a row's runs have collapsed outputs, and how many can be judged."""
-        bounds = pd.Series(PLAN["collapsed"])
-        measured = self.runs[row][bounds.index].dropna()
         if family(row) == "clustering":
             return 0, 0
-        return int((measured < bounds).any(axis=1).sum()), len(measured)
+        bounds = pd.Series(PLAN["collapsed"])
+        measured = self.runs[row][bounds.index].dropna()
+        is_low = (measured < bounds).any(axis=1)
+        return is_low.sum(), len(is_low)
 
     def mostly_collapsed(self, row: str) -> bool:
         """Return whether the outputs of more than half of the row's runs collapsed."""
@@ -132,10 +139,6 @@ class Judge:
             return row
         count, total = self.collapsed(row)
         return f"{row} (outputs collapsed in {count} of {total})"
-
-    def measured_epochs(self, claim: Claim, row: str) -> str:
-        measured, total = self.runs[row][claim["columns"]].sum()
-        return f"{row}: measured in {measured:.0f} of {total:.0f} epochs"
 
 
 def rule_of(claim: Claim) -> str:

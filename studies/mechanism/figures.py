@@ -23,13 +23,14 @@ LABELS = {
 def tests_of(runs: pd.DataFrame, panel: Mapping[str, Any]) -> pd.DataFrame:
     """Return the tests of a panel, with the name of their row."""
     tests = []
+    sets = panel.get("data", DATA)
     for name, (first, other, *epochs) in panel["rows"].items():
-        if first in runs.index:  # the second stage has the settings that its verdicts need
-            compared = pd.DataFrame(compare(runs, [(first, other)], panel["column"]))
-            drawn = compared["epochs"].isin(epochs or [EPOCHS])
-            drawn &= compared["data"].isin(panel.get("data", list(DATA)))
-            tests.append(compared[drawn].assign(row=name))
-    return pd.concat(tests)
+        if first not in runs.index:  # the second stage has the settings that its verdicts need
+            continue
+        for test in compare(runs, [(first, other)], panel["column"]):
+            if test["data"] in sets and test["epochs"] in (epochs or [EPOCHS]):
+                tests.append({"row": name, **test})
+    return pd.DataFrame(tests)
 
 
 @style.styled
@@ -37,7 +38,8 @@ def figure(runs: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw the mean difference of each comparison and its interval."""
     by_panel = [tests_of(runs, panel) for panel in panels]
     names = list(by_panel[0]["row"].unique())
-    drawing = Figure(figsize=(8.2, 0.38 + 0.23 * len(names)), layout="constrained")
+    height = 0.38 + 0.23 * len(names)
+    drawing = Figure(figsize=(8.2, height), layout="constrained")
     grid = drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel, tests in zip(grid, panels, by_panel):
         for test in tests.itertuples():
@@ -49,12 +51,13 @@ def figure(runs: pd.DataFrame, panels: Sequence[Mapping[str, Any]]) -> Figure:
         ax.set(title=panel.get("title", ""), xlabel=LABELS[panel["column"]])
         ax.grid(axis="x", color="0.88", linewidth=0.6)
         ax.grid(visible=False, axis="y")
-    grid[0].set_yticks(range(len(names)), [style.typeset(name) for name in names])
+    grid[0].set_yticks(range(len(names)), map(style.typeset, names))
     grid[0].set_ylim(len(names) - 0.5, -0.5)
     handles = []
-    for data in DATA:
-        if data in by_panel[0]["data"].values:
-            handles.append(Line2D([], [], color=COLOURS[data], marker="o", label=data))
+    drawn = set(by_panel[0]["data"])
+    for data, colour in COLOURS.items():
+        if data in drawn:
+            handles.append(Line2D([], [], color=colour, marker="o", label=data))
     drawing.legend(handles=handles, loc="outside right upper")
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing

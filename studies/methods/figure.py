@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,17 +22,17 @@ PANELS = {
 @style.styled
 def figure(runs: pd.DataFrame) -> Figure:
     """Draw means over seeds, with a band from minimum to maximum."""
-    by_family = {family: [] for family in FAMILIES}
-    for method in METHODS.values():
-        if method.name in set(runs["method"]):
-            by_family[method.family].append(method)
-    families = [family for family in FAMILIES if by_family[family]]
-    drawing = Figure(figsize=(0.6 + 2 * len(families), 5.2), layout="constrained")
+    methods = [METHODS[name] for name in METHODS if name in set(runs["method"])]
+    present = {method.family for method in methods}
+    families = [family for family in FAMILIES if family in present]
+    width = 0.6 + 2 * len(families)
+    drawing = Figure(figsize=(width, 5.2), layout="constrained")
     grid = drawing.subplots(len(PANELS), len(families), sharex=True, sharey="row", squeeze=False)
     for family, axes in zip(families, grid.T):
-        looks = style.looks(method.label for method in by_family[family])
+        members = [method for method in methods if method.family == family]
+        looks = style.looks(method.label for method in members)
         for column, ax in zip(PANELS, axes):
-            for method in by_family[family]:
+            for method in members:
                 cells = runs.loc[runs["method"] == method.name, column]
                 draw_method(ax, cells, looks[method.label])
             ax.grid(color="0.88", linewidth=0.6)
@@ -47,8 +46,8 @@ def figure(runs: pd.DataFrame) -> Figure:
 
 
 def draw_method(ax: Axes, cells: pd.Series, look: dict[str, str]) -> None:
-    runs = pd.DataFrame(cells.map(series).tolist()).to_numpy()  # shorter runs end with NaN
-    curve = over_seeds(np.arange(1, runs.shape[1] + 1), runs)
+    by_epoch = pd.DataFrame(cells.map(series).tolist())  # shorter runs end with NaN
+    curve = over_seeds(by_epoch.columns + 1, by_epoch.to_numpy())
     ax.plot(curve.x, curve.mean, **{**look, "marker": ""})
     ax.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.15)
 
