@@ -59,9 +59,10 @@ class Step:
 
     def resident(self) -> int:
         """Return the bytes of parameters, buffers and the optimiser's state."""
-        state = [x for s in self.optimizer.state.values() for x in s.values()]
-        tensors = [*self.model.parameters(), *self.model.buffers(), *state]
-        return sum(x.nbytes for x in tensors if isinstance(x, torch.Tensor))
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        for state in self.optimizer.state.values():
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.nbytes for tensor in tensors)
 
 
 def measure(runs: int, device: str, overrides: Sequence[str]) -> None:

@@ -36,16 +36,18 @@ def algorithm_2(x: Tensor, branch: str, function: Callable[[Tensor], Tensor]) ->
 
 def spectrum_floor(x: Tensor) -> Tensor:
     """Return the eigenvectors of the float64 Gram matrix, the least work of an exact filter."""
-    y = x.double()
-    return torch.linalg.eigh(y @ y.T if len(x) <= x.shape[1] else y.T @ y)[1]
+    n, k = x.shape
+    x = x.double()
+    gram = x @ x.T if n <= k else x.T @ x
+    return torch.linalg.eigh(gram).eigenvectors
 
 
 def batch_normed(n: int, k: int) -> Tensor:
     """Return features with a 1/i spectrum, passed through batch norm as in a projector."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(n, k, generator=rng) / torch.arange(1, k + 1)
-    x = x @ torch.linalg.qr(torch.randn(k, k, generator=rng))[0]
-    return nn.functional.batch_norm(x, None, None, training=True)
+    rotation = torch.linalg.qr(torch.randn(k, k, generator=rng)).Q
+    return nn.functional.batch_norm(x @ rotation, None, None, training=True)
 
 
 def timed_pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callable[[], None]:

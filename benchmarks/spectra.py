@@ -51,7 +51,9 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     recording = recorded.seconds[1:]  # without the round that warms up
     batch, max_rows = step.cfg.batch_size, step.cfg.diagnostics.max_rows
     steps = IMAGES // batch
-    measured = math.ceil(steps / max(1, math.ceil(steps * VIEWS * batch / max_rows)))
+    # Every so many steps one is recorded, so that an epoch has at most `max_rows` view rows.
+    interval = max(1, math.ceil(steps * VIEWS * batch / max_rows))
+    measured = math.ceil(steps / interval)
     seconds = measured * statistics.median(recording) + statistics.median(reading)
     epoch = steps * statistics.median(plain)
     shares = []
