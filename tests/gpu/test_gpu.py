@@ -58,7 +58,8 @@ def check(name: str, x: Tensor, bound: float = EXACT) -> None:
     expected, w = oracle(rows, get(function, p), cut)
     scale = 1.0
     if x.dtype == torch.float16:  # rows out of its range are multiplied by one constant
-        scale = float(out.detach().double().norm()) / float(expected.norm())
+        length = out.detach().cpu().double().norm()
+        scale = length / expected.norm()
     assert error(out[is_used], scale * expected) < bound
     if branch == "target":
         assert not out.requires_grad
@@ -114,7 +115,8 @@ def test_spectra_match_float64(kind, route, products):
     rng = torch.Generator().manual_seed(2)
     noise = torch.randn(n, k, generator=rng)
     target = features(kind, n, k)
-    parts = torch.stack([target + 0.1 * noise, target, target - 0.1 * noise])
+    shift = 0.1 * noise
+    parts = torch.stack([target + shift, target, target - shift])
     sizes = {}
     if route == "samples":
         sizes = {"max_dim": k // 2, "sample": n}
@@ -165,8 +167,10 @@ def measure(rank: int, world: int, shares: int) -> dict[str, Tensor]:
     """Return filtered rows, gradients and eigenvalues of a process's share of each batch."""
     device = f"{DEVICE}:{rank}"
     results = {}
-    for n, k in ((32 * shares, 64 * shares), (64 * shares, 32 * shares)):
-        x = features("batchnorm", n, k).chunk(world)[rank].to(device)
+    small, large = 32 * shares, 64 * shares
+    for n, k in ((small, large), (large, small)):
+        batch = features("batchnorm", n, k)
+        x = batch.chunk(world)[rank].to(device)
         for name, (branch, function, p) in FILTERS.items():
             head = SpectralFilter(branch, function, p)
             results[f"rows, {name}, {n}"] = head(x).detach().cpu()
@@ -181,8 +185,8 @@ def measure(rank: int, world: int, shares: int) -> dict[str, Tensor]:
                 target = head(target)
             similarity = torch.cosine_similarity(online, target.roll(1, 1).detach())
             (-similarity.mean()).backward()
-            grads = [parameter.grad.flatten().cpu() for parameter in model.parameters()]
-            results[f"gradient, {name}, {n}"] = torch.cat(grads)
+            grads = [parameter.grad.flatten() for parameter in model.parameters()]
+            results[f"gradient, {name}, {n}"] = torch.cat(grads).cpu()
         metric = BranchSpectra(k, steps=True).to(device)
         metric.update(x, x.roll(1, 1), x.roll(2, 1))
         results[f"eigenvalues, {n}"] = metric.compute().lam_online.cpu()
