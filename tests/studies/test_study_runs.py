@@ -27,9 +27,9 @@ def train_two_epochs(options, folder):
 
 
 RUNS = {
-    ALARMS: ["test/digits/healthy, simsiam/0"],
+    ALARMS: ["test/digits/no batch norm, simsiam/0"],
     EVIDENCE: ["SimSiam: learnable", 40],
-    MECHANISM: ["SimSiam -0.5", "digits", 2, TUNING[0], "0.5"],
+    MECHANISM: ["rotated", "digits", 2, TUNING[0], "0.5"],
     METHODS: ["simclr", 50],
 }
 
