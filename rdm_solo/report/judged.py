@@ -19,7 +19,8 @@ from rdm_solo.runs.groups import (
 )
 from rdm_solo.runs.linear_file import KINDS, Record
 
-ACCURACIES = [LINEAR, *reversed(charts()[ACCURACY])]  # linear, kNN, online
+EPOCH_ACCURACIES = charts()[ACCURACY][::-1]  # kNN, online
+ACCURACIES = [LINEAR, *EPOCH_ACCURACIES]
 
 
 class Evaluation(NamedTuple):
@@ -69,13 +70,13 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
         behind = [f"seed {run.seed} ({run.progress})" for run in group.uncounted]
         if behind:
             progress.append(f"not counted: {', '.join(behind)}")
-        last_values, text = {}, {}
         evaluation = compared[first.dataset]
+        linear = last(counted, LINEAR.name, evaluation)
+        last_values = {LINEAR.name: linear}
+        text = {LINEAR.name: mean_std(linear, LINEAR.digits)}
         for column in COLUMNS.values():
-            last_values[column.name] = last(counted, column.name, evaluation)
+            last_values[column.name] = group.last(column.name)
             text[column.name] = format_latest(counted, column.name, column.digits)
-        last_values[LINEAR.name] = last(counted, LINEAR.name, evaluation)
-        text[LINEAR.name] = mean_std(last_values[LINEAR.name], LINEAR.digits)
         settings.append(
             Setting(
                 label=group.label,
@@ -118,7 +119,8 @@ def most_common(runs: Sequence[RunFolder]) -> Evaluation | None:
     counts: Counter[Evaluation] = Counter()
     for run in runs:
         counts.update(evaluations(run).keys())
-    return max(counts, key=lambda e: (counts[e], -KINDS.index(e.kind)), default=None)
+    candidates = sorted(counts, key=lambda evaluation: KINDS.index(evaluation.kind))
+    return max(candidates, key=counts.__getitem__, default=None)
 
 
 def compared_evaluations(groups: Sequence[Group]) -> dict[str, Evaluation | None]:
@@ -137,7 +139,8 @@ def linear_accuracies(
     for run in runs:
         records = evaluations(run)
         if evaluation in records:
-            accuracies.append(float(np.mean([record[top] for record in records[evaluation]])))
+            seeds = [record[top] for record in records[evaluation]]
+            accuracies.append(float(np.mean(seeds)))
     return accuracies
 
 

@@ -15,10 +15,7 @@ from rdm_solo.report import answers, tables
 from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.judged import Setting
 from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
-from rdm_solo.runs.columns import ACCURACY
-from rdm_solo.runs.groups import run_name
-
-ON_REQUEST = "The option --all-figures adds Figure 5."
+from rdm_solo.runs.columns import ACCURACY, Column
 
 _KINDS = [
     f"{rule.kind.capitalize()}: {rule.definition}." for rule in COLLAPSE if rule.kind != WRONG_WAY
@@ -78,30 +75,23 @@ def page(
     )
     environment.filters["typeset"] = typeset
     environment.filters["last_value"] = tables.last_value
-    environment.filters["run_name"] = run_name
     sections: dict[str, Any] = {}
     if settings:
         runs = [run for setting in settings for run in setting.group.runs]
         folders = [run.folder for run in runs]
-        measured = set()
-        for setting in settings:
-            for name, values in setting.last.items():
-                if values:
-                    measured.add(name)
         sections = {
-            "runs": runs,
-            "measured": measured,
-            "overview_columns": tables.OVERVIEW,
+            "overview_columns": _measured(tables.OVERVIEW, settings),
             "accuracy_chart": ACCURACY,
-            "run_columns": tables.RUN_COLUMNS,
-            "measures": tables.MEASURES,
-            "other_columns": tables.OTHERS,
+            "run_columns": _measured(tables.RUN_COLUMNS, settings),
+            "measures": _measured(tables.MEASURES, settings),
+            "other_columns": _measured(tables.OTHERS, settings),
             "answers": answers.first_answers(settings),
             "pictures": pictures[:OPEN],
             "caveats": tables.caveats(settings),
+            "warnings": tables.warnings(runs),
             "rules": RULES,
             "more_pictures": pictures[OPEN:],
-            "on_request": "" if any(picture.plot in SLOW for picture in pictures) else ON_REQUEST,
+            "all_figures": any(picture.plot in SLOW for picture in pictures),
             "folders": dict(zip(folders, tables.relative(folders))),
             "facts": list(map(tables.facts, settings)),
             "versions": tables.package_versions(runs),
@@ -120,14 +110,17 @@ def page(
     )
 
 
+def _measured(columns: Sequence[Column], settings: Sequence[Setting]) -> list[Column]:
+    """Return the columns in which a setting has a value."""
+    return [column for column in columns if any(setting.last[column.name] for setting in settings)]
+
+
 def typeset(text: str) -> Markup:
-    """Escape text and typeset exponents and the indices of λ and C; return markup unchanged.
+    """Escape text and typeset exponents and the indices of λ and C.
 
     >>> typeset("σ^-0.5 < λ_z")
     Markup('σ<sup>-0.5</sup> &lt; λ<sub>z</sub>')
     """
-    if isinstance(text, Markup):
-        return text
     html = str(escape(text)).replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
     html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", html)
     return Markup(re.sub(r"(?<=[λC])_(\w)", r"<sub>\1</sub>", html))

@@ -7,41 +7,39 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from rdm_solo import paper
 from rdm_solo.cli import arguments
 from rdm_solo.ground.errors import join_first
-from rdm_solo.ground.values import finite
-from rdm_solo.report.judged import ACCURACIES, Setting, linear_accuracies, most_common
+from rdm_solo.report.judged import (
+    ACCURACIES,
+    EPOCH_ACCURACIES,
+    Setting,
+    linear_accuracies,
+    most_common,
+)
 from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.groups import format_latest, latest, mean_std, run_name
+from rdm_solo.runs.groups import format_latest, mean_std, run_name
 from rdm_solo.runs.saved_config import exponent
 from rdm_solo.runs.settings import settings as setting_options
 
-OVERVIEW = [
-    *ACCURACIES,
-    COLUMNS["erank/target"],
-    COLUMNS["erank/online"],
-    COLUMNS["erank/gap"],
-    COLUMNS["erank/centred"],
-    COLUMNS["train/loss"],
-]
-RUN_COLUMNS = OVERVIEW[1:-3]  # accuracies but the linear one, and ranks
+RANKS = [COLUMNS["erank/target"], COLUMNS["erank/online"]]
+REST = [COLUMNS["erank/gap"], COLUMNS["erank/centred"], COLUMNS["train/loss"]]
+OVERVIEW = [*ACCURACIES, *RANKS, *REST]  # of a setting
+RUN_COLUMNS = [*EPOCH_ACCURACIES, *RANKS]
 MEASURES = columns.measures()
-OTHERS = [
-    column for column in COLUMNS.values() if column.chart and column not in (*OVERVIEW, *MEASURES)
-]
-
+_SHOWN = [*OVERVIEW, *MEASURES]
+OTHERS = [column for column in COLUMNS.values() if column.chart and column not in _SHOWN]
 
 # The paper's tables with numbers that a run can be compared with.
 PAPER_TABLES = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
 COMPARED_KEYS = ("method", "filter", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
-ALIGNMENT = "alignment/target_positive"
 
 
 def caveats(settings: Sequence[Setting]) -> list[str]:
@@ -71,14 +69,17 @@ def last_value(run: RunFolder, column: Column) -> str:
 def facts(setting: Setting) -> dict[str, str]:
     """Return what was run: data, network, batch, seeds, epochs, time and device."""
     run = setting.group.first
-    seeds, epochs, devices, seconds = [], set(), set(), []
+    seeds = []
+    epochs = set()
+    devices = set()
+    seconds = []
     for each in setting.group.runs:
         seeds.append(each.seed)
         epochs.add(each.epochs)
-        devices.add(str(each.summary.get("device", "–")))
-        wall_time = finite(each.summary.get("seconds"))
-        if wall_time is not None:
-            seconds.append(wall_time)
+        devices.add(each.summary.get("device", "–"))
+        if "seconds" in each.summary:
+            seconds.append(each.summary["seconds"])
+    time = f"{statistics.fmean(seconds) / 60:.1f} min" if seconds else "–"
     return {
         "setting": setting.label,
         "filter": run.filter,
@@ -87,8 +88,8 @@ def facts(setting: Setting) -> dict[str, str]:
         "seeds": ", ".join(map(str, sorted(seeds))),
         "epochs": "–".join(map(str, sorted(epochs))),
         "network": str(OmegaConf.select(run.config, "backbone.name", default="–")),
-        "batch": global_batch(run),
-        "time": f"{statistics.fmean(seconds) / 60:.1f} min" if seconds else "–",
+        "batch": str(global_batch(run)),
+        "time": time,
         "device": ", ".join(sorted(devices)),
     }
 
@@ -103,28 +104,38 @@ def package_versions(runs: Sequence[RunFolder]) -> list[str]:
     return _named(names, len(runs))
 
 
-def global_batch(run: RunFolder) -> str:
-    """Return the number of images in a batch over all devices, as text."""
+def warnings(runs: Sequence[RunFolder]) -> list[str]:
+    """Return the warnings of collapse that runs logged while they trained."""
+    lines = []
+    for run in runs:
+        for warning in run.summary.get("warnings", []):
+            lines.append(f"{run_name(run)}, epoch {warning['epoch']}: {warning['text']}")
+    return lines
+
+
+def global_batch(run: RunFolder) -> Any:
+    """Return the number of images in a batch over all devices."""
     derived = run.summary.get("derived") or {}
-    return str(derived.get("global_batch", run.config.get("batch_size", "–")))
+    return derived.get("global_batch", run.config.get("batch_size", "–"))
 
 
 def commands(settings: Sequence[Setting]) -> list[str]:
     """Return the commands that repeat the runs; one command covers several seeds."""
     lines = []
     for setting in settings:
-        seeds: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        seeds: dict[str, list[int]] = defaultdict(list)
         for run in setting.group.runs:
             with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
-                options = map(str, files.read_yaml(run.folder, OVERRIDES))
-                # Without the sweep's launcher, the command runs anywhere.
-                removed = ("seed=", "launcher")
-                kept = tuple(o for o in options if not o.lstrip("+").startswith(removed))
-                seeds[kept].append(run.seed)
-        for kept, numbers in seeds.items():
-            multirun = ["-m"] if len(numbers) > 1 else []
-            seed = f"seed={','.join(map(str, sorted(numbers)))}"
-            lines.append(shlex.join(["rdm-solo", "train", *multirun, *kept, seed]))
+                kept = []
+                for option in map(str, files.read_yaml(run.folder, OVERRIDES)):
+                    # Without the sweep's launcher, the command runs anywhere.
+                    if not option.lstrip("+").startswith(("seed=", "launcher")):
+                        kept.append(option)
+                seeds[shlex.join(kept)].append(run.seed)
+        for options, numbers in seeds.items():
+            command = "rdm-solo train -m" if len(numbers) > 1 else "rdm-solo train"
+            values = ",".join(map(str, sorted(numbers)))
+            lines.append(f"{command} {options} seed={values}")
     return lines
 
 
@@ -170,9 +181,7 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
     differences = _differences(setting.group.first, row)
     if row.metric == "alignment":
         measure, digits, missing = "alignment with C₊", 4, "not measured"
-        _, values = latest(runs, f"{ALIGNMENT}_paper_m")
-        if not values:
-            _, values = latest(runs, ALIGNMENT)
+        values = setting.last["alignment/target_positive_paper_m"]
     else:
         top = row.metric.removeprefix("acc")
         measure, digits, missing = f"linear top-{top} %", 2, "run rdm-solo linear on it"
@@ -197,12 +206,10 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
 def _differences(run: RunFolder, row: paper.Row) -> list[str]:
     """Return the options in which a run differs from the preset of the paper's row."""
     options = setting_options(run.config, COMPARED_KEYS)
+    options["batch_size"] = global_batch(run)
     preset = setting_options(arguments.compose("config", paper.preset(row)), COMPARED_KEYS)
     differences = []
     for name, value in preset.items():
         if options.get(name, value) != value:
             differences.append(f"{name}={options[name]} (preset: {value})")
-    batch = preset["batch_size"]
-    if global_batch(run) != str(batch) and options.get("batch_size") == batch:
-        differences.append(f"global batch {global_batch(run)} (preset: {batch})")
     return [join_first(differences)] if differences else []
