@@ -37,20 +37,19 @@ def _compared(settings: Sequence[Setting]) -> list[str]:
     exponents = set()
     for setting in settings:
         group = setting.group
-        name = group.family.removesuffix(group.suffix.strip()).strip()
+        words = [group.filter]
         if len(methods) > 1:
-            name = f"{group.method}, {name}".removesuffix(", ")
-        names[name] = None
+            words.insert(0, group.method)
+        names[", ".join(filter(None, words))] = None
         if group.first.p is not None:
             exponents.add(group.first.p)
-    words = list(methods) if len(methods) == 1 else []
     names.pop("", None)
-    words.append("; ".join(names) if len(names) < LIMIT else join_first(names))
+    filters = "; ".join(names) if len(names) < LIMIT else join_first(names)
     if len(exponents) > 1:
-        words.append(f"p = {min(exponents):g} … {max(exponents):g}")
+        filters += f", p = {min(exponents):g} … {max(exponents):g}"
     elif exponents:
-        words[-1] = words[-1].replace("^p", f"^{exponents.pop():g}")
-    return words
+        filters = filters.replace("^p", f"^{exponents.pop():g}")
+    return [*methods, filters] if len(methods) == 1 else [filters]
 
 
 def first_answers(settings: Sequence[Setting]) -> list[Verdict]:

@@ -1,7 +1,6 @@
 """Run ``rdm-solo report``: parse its arguments and write the page and figures."""
 
 import argparse
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,8 +38,8 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     if settings:
         print(verdict_table(settings))
     problems = [*errors.values(), *incomplete(members)]
-    names = list(dict.fromkeys(relative(paths)))
-    write_atomically(folder / NAME, page(settings, names, pictures, problems, failures))
+    html = page(settings, relative(paths), pictures, problems, failures)
+    write_atomically(folder / NAME, html)
     unstarted = [run for run in members if not run.epochs]
     for sentence in [*errors.values(), *incomplete(unstarted)]:
         print(f"left out: {sentence}")
@@ -56,13 +55,8 @@ def incomplete(members: Sequence[RunFolder]) -> list[str]:
         problems = list(run.missing)
         if run.epochs:
             for column in REQUIRED:
-                epoch = run.last_measured(column)
-                if epoch == 0:
+                if not run.last_measured(column):
                     problems.append(f"{column} was never measured")
-                elif math.isnan(run.last(column)):
-                    problems.append(f"{column} is not finite in epoch {epoch}")
-                elif epoch < run.last_epoch:
-                    problems.append(f"{column} was last measured in epoch {epoch}")
             evaluation = compared[run.dataset]
             if run.linear and evaluation and evaluation not in evaluations(run):
                 reason = f"most runs on {run.dataset} use other features or another protocol"

@@ -43,12 +43,7 @@ class Outcome(NamedTuple):
 
     @property
     def level(self) -> str:
-        """Return the CSS class that sets the colour: good, bad, suspect, or an empty string."""
-        if self.good is False or self.collapsed:
-            return "bad"
-        if self.suspect:
-            return "suspect"
-        return "good" if self.good else ""
+        return _level(False if self.collapsed else self.good, self.suspect)
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,14 @@ class Verdict:
 
     @property
     def level(self) -> str:
-        """Return the CSS class that sets the colour: good, bad, suspect, or an empty string."""
-        if self.good is None:
-            return "suspect" if self.suspect else ""
-        return "good" if self.good else "bad"
+        return _level(self.good, self.suspect)
+
+
+def _level(good: bool | None, suspect: bool) -> str:
+    """Return the CSS class that sets the colour: good, bad, suspect, or an empty string."""
+    if good is None:
+        return "suspect" if suspect else ""
+    return "good" if good else "bad"
 
 
 class JudgedRun(NamedTuple):
@@ -110,8 +109,6 @@ def measured_epochs(run: RunFolder) -> list[MeasuredEpoch]:
     """Return what the collapse rules read of each epoch; epoch 0 is the untrained network."""
     derived = run.summary.get("derived") or {}
     classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
-    if not isinstance(classes, int):  # unknown, or a value that no run writes
-        classes = None
     k = dimensions(run)
     epochs = []
     if run.untrained:
@@ -124,8 +121,7 @@ def measured_epochs(run: RunFolder) -> list[MeasuredEpoch]:
 
 def dimensions(run: RunFolder) -> int:
     """Return the dimension of the outputs that collapse is judged on; 0 if it is unknown."""
-    counts = run.spectra.get("dimensions", np.empty(0))  # not trusted: it may hold any values
-    return int(np.nan_to_num(counts, posinf=0).max(initial=0))
+    return int(run.spectra.get("dimensions", np.zeros(1)).max())
 
 
 def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:

@@ -40,18 +40,21 @@ class Group:
         return self.first.description.label
 
     @property
-    def family(self) -> str:
-        """The filter, with p for its exponent, and the suffix; empty if there is neither."""
+    def filter(self) -> str:
+        """The filter in words, with p for its exponent; empty if there is none."""
         chosen = self.first.chosen_filter
         if chosen.absent:
-            text = ""
-        elif chosen.unchanged:
-            text = "learnable predictor"
-        elif self.first.p is None:
-            text = self.first.filter_text(exponent(chosen.p))
-        else:
-            text = self.first.filter_text("p" if chosen.formula("p") else "")
-        return f"{text}{self.suffix}".strip()
+            return ""
+        if chosen.unchanged:
+            return "learnable predictor"
+        if self.first.p is None:
+            return self.first.filter_text(exponent(chosen.p))
+        return self.first.filter_text("p" if chosen.formula("p") else "")
+
+    @property
+    def family(self) -> str:
+        """The filter and the suffix; settings of one family differ in p."""
+        return f"{self.filter}{self.suffix}".strip()
 
     @cached_property
     def counted(self) -> list[RunFolder]:
