@@ -1,6 +1,6 @@
 """Read and write a run's spectra: ``spectra/epoch_0001.npz`` has the first epoch's arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
 
 def truncate(folder: Path, done: int) -> None:
     """Remove the spectra after epoch ``done``, from which a run resumes."""
-    kept = [_path(folder, epoch) for epoch in range(1, done + 1)]
+    kept = {_path(folder, epoch) for epoch in range(1, done + 1)}
     for path in (folder / SPECTRA).glob("*.npz"):
         if path not in kept:
             path.unlink()
@@ -32,31 +32,19 @@ def truncate(folder: Path, done: int) -> None:
 def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return a run's spectra with epochs as the first axis, and the names of broken files.
 
-    The dict is empty if a run has no spectra. If a run was resumed with other diagnostics, arrays
-    that are missing or smaller in some epochs are padded with NaN (0 for integers).
+    The dict is empty if a run has no spectra. Epochs before a change of the diagnostics, whose
+    arrays differ in name or shape from the last epoch's, are left out.
     """
     by_epoch, broken = read_epochs(folder)
-    epochs = [by_epoch[epoch] for epoch in sorted(by_epoch)]
-    stacks = {}
-    for arrays in epochs:
-        for name in arrays:
-            if name not in stacks:
-                stacks[name] = _stack([others.get(name) for others in epochs])
-    return stacks, broken
-
-
-def _stack(rows: Sequence[np.ndarray | None]) -> np.ndarray:
-    """Stack an array's epochs, and pad those that are missing or smaller."""
-    measured = [row for row in rows if row is not None]
-    shape = np.max([row.shape for row in measured], axis=0).astype(int)
-    dtype = measured[-1].dtype
-    fill = np.nan if np.issubdtype(dtype, np.floating) else 0
-    stack = np.full((len(rows), *shape), fill, dtype=dtype)
-    for i, row in enumerate(rows):
-        if row is not None:
-            corner: Any = (i, *map(slice, row.shape))
-            stack[corner] = row
-    return stack
+    stacks: dict[str, list[np.ndarray]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for _, arrays in sorted(by_epoch.items()):
+        previous, shapes = shapes, {name: array.shape for name, array in arrays.items()}
+        if shapes != previous:
+            stacks = {name: [] for name in arrays}
+        for name, array in arrays.items():
+            stacks[name].append(array)
+    return {name: np.stack(epochs) for name, epochs in stacks.items()}, broken
 
 
 def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:

@@ -61,16 +61,15 @@ def write_spectra(folder, **epochs):
         spectra_files.write(folder, int(epoch[1:]), arrays)
 
 
-def test_spectra_of_changed_diagnostics_are_padded(tmp_path):
+def test_spectra_before_a_change_of_the_diagnostics_are_left_out(tmp_path):
     small = {"lam_online": np.array([2.0, 1.0]), "rows": np.array(7)}
-    large = {"lam_online": np.array([3.0, 2.0, 1.0]), "filter_curve": np.array([1.0])}
-    write_spectra(tmp_path, _2=large, _1=small)
+    large = {"lam_online": np.array([3.0, 2.0, 1.0]), "rows": np.array(8)}
+    write_spectra(tmp_path, _3=large, _1=small, _2=large)
     arrays, broken = spectra_files.read(tmp_path)
     assert broken == []
-    assert arrays["epoch"].tolist() == [1, 2]
-    assert arrays["rows"].tolist() == [7, 0]
-    np.testing.assert_array_equal(arrays["lam_online"], [[2, 1, math.nan], [3, 2, 1]])
-    np.testing.assert_array_equal(arrays["filter_curve"], [[math.nan], [1]])
+    assert arrays["epoch"].tolist() == [2, 3]
+    assert arrays["rows"].tolist() == [8, 8]
+    assert arrays["lam_online"].tolist() == [[3, 2, 1], [3, 2, 1]]
 
 
 def test_spectra_after_the_resumed_epoch_are_removed(tmp_path):
