@@ -102,7 +102,7 @@ class Group:
 
 def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
     """Return the last epoch in which any run measured a column, and its finite values there."""
-    epoch = max((run.last_measured(column) for run in runs), default=0)
+    epoch = max(run.last_measured(column) for run in runs)
     values = []
     for run in runs:
         value = run.last(column)
@@ -114,8 +114,7 @@ def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
 def format_latest(runs: Sequence[RunFolder], column: str, digits: int) -> str:
     """Format the last values over seeds with :func:`mean_std`.
 
-    The text names the epoch if it is not the last, and n if a run lacks a finite value. Zeros have
-    no standard deviation.
+    The text names the epoch if it is not the last, and n if a run lacks a finite value.
     """
     epoch, values = latest(runs, column)
     if not values:
@@ -125,10 +124,10 @@ def format_latest(runs: Sequence[RunFolder], column: str, digits: int) -> str:
         notes.append(f"epoch {epoch}")
     if len(values) < len(runs):
         notes.append(f"n = {len(values)}")
-    if not any(round(value, digits) for value in values):
-        values = values[:1]
     text = mean_std(values, digits)
-    return f"{text} ({', '.join(notes)})" if notes else text
+    if notes:
+        text += f" ({', '.join(notes)})"
+    return text
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
@@ -167,14 +166,12 @@ def text_table(
 
 def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:
     """Return mean and range of a column in each epoch in which a run has a finite value."""
-    tables = []
-    epochs: set[int] = set()
-    for run in runs:
-        table = dict(zip(run.metrics.get("epoch", ()), run.metrics.get(column, ())))
-        tables.append(table)
-        epochs.update(table)
-    x = np.array(sorted(epochs), dtype=int)
-    stack = np.array([[table.get(epoch, np.nan) for epoch in x] for table in tables])
+    last = max(run.last_epoch for run in runs)
+    x = np.arange(1, last + 1)
+    stack = np.full((len(runs), last), np.nan)
+    for row, run in zip(stack, runs):
+        if column in run.metrics:
+            row[run.metrics["epoch"].astype(int) - 1] = run.metrics[column]
     measured = np.isfinite(stack).any(axis=0)
     return over_seeds(x[measured], stack[:, measured])
 
@@ -193,10 +190,12 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 
 def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
     """Group runs by setting; options that differ, or a number, are added to equal labels."""
-    several_datasets = len({run.dataset for run in runs}) > 1
+    datasets = {run.dataset for run in runs}
     by_label: dict[str, dict[str, list[RunFolder]]] = {}
     for run in runs:
-        label = f"{run.label}, {run.dataset}" if several_datasets else run.label
+        label = run.label
+        if len(datasets) > 1:
+            label += f", {run.dataset}"
         key = repr(sorted(run.setting.items()))
         by_label.setdefault(label, {}).setdefault(key, []).append(run)
     groups: dict[str, Group] = {}
@@ -222,19 +221,14 @@ def _suffixes(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """Return how each setting differs from the others, such as `` (last_bn=False)``."""
     if len(settings) == 1:
         return [""]
-    differing = []
+    words: list[list[str]] = [[] for _ in settings]
     for name in dict.fromkeys(itertools.chain(*settings)):
-        values = {setting.get(name) for setting in settings}
-        if len(values) > 1:
-            differing.append(name)
-    suffixes = []
-    for setting in settings:
-        words = []
-        for name in differing[:3]:
+        values = [setting.get(name, "unset") for setting in settings]
+        if len(set(values)) > 1:
             leaf = name.split(".")[-1]
-            words.append(f"{leaf}={setting.get(name, 'unset')}")
-        suffixes.append(f" ({', '.join(words)})")
-    return suffixes
+            for value, own in zip(values, words):
+                own.append(f"{leaf}={value}")
+    return [f" ({', '.join(own[:3])})" for own in words]
 
 
 def run_name(run: RunFolder) -> str:

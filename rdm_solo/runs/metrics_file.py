@@ -33,19 +33,19 @@ def read(folder: Path) -> Table:
         for name, text in rows.pop(0).items():
             if text and name != "epoch":
                 untrained[name] = float(text)
-    columns: dict[str, np.ndarray] = {}
-    measured: dict[str, np.ndarray] = {}
-    for name in filter(None, reader.fieldnames or ()):
-        texts = [row[name] for row in rows]
-        columns[name] = np.array([float(text or "nan") for text in texts])
-        measured[name] = np.array([bool(text) for text in texts], dtype=bool)
-    epochs = columns.get("epoch", np.empty(0))
+    columns = {}
+    measured = {}
+    for name in reader.fieldnames or ():
+        texts = np.array([row[name] or "" for row in rows], dtype=object)
+        measured[name] = texts != ""
+        columns[name] = np.where(measured[name], texts, "nan").astype(float)
+    epochs = columns.get("epoch", np.zeros(1))
     if not ((epochs >= 1) & (epochs == epochs.round())).all():
-        raise UserError("its column epoch has values other than 1, 2, 3, ...")
+        raise UserError("its column epoch is missing or has values other than 1, 2, 3, ...")
     diverged = None
     if "train/loss" in columns:
         not_finite = measured["train/loss"] & ~np.isfinite(columns["train/loss"])
-        if not_finite.any() and len(epochs):
+        if not_finite.any():
             diverged = int(epochs[not_finite][0])
     return Table(columns, measured, diverged, untrained)
 
@@ -62,7 +62,7 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
         table = read(folder)
         if table.untrained:
             rows.append({"epoch": 0, **table.untrained})
-        for i, epoch in enumerate(table.columns.get("epoch", ())):
+        for i, epoch in enumerate(table.columns["epoch"]):
             if epoch > done:
                 continue
             row: dict[str, float] = {"epoch": int(epoch)}

@@ -111,7 +111,7 @@ def test_settings_without_a_finished_epoch_have_not_started():
         ([[1, 2], [3, np.nan]], 1, "2.0 (n = 1)"),
         ([[1, np.nan], [3, np.nan]], 1, "2.0 ± 1.4 (epoch 1)"),
         ([[np.nan, np.nan]], 1, "–"),
-        ([[0, 0], [0, -0.001]], 2, "0.00"),
+        ([[0, 0], [0, -0.001]], 2, "0.00 ± 0.00"),
     ],
 )
 def test_last_values_name_their_epoch_and_number(seeds, digits, text):
