@@ -4,7 +4,7 @@ import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,10 @@ class RunFolder:
         return finite(self.config.get("p"))
 
     @property
-    def filter_batch(self) -> int | None:
-        """The number of rows in a filter's batch, summed over all processes."""
+    def filter_batch(self) -> Any:
+        """The number of rows in a filter's batch, over all processes; None if it is unknown."""
         derived = self.summary.get("derived") or {}
-        rows = finite(derived.get("filter_batch", self.config.get("batch_size")))
-        return None if rows is None else int(rows)
+        return derived.get("filter_batch", self.config.get("batch_size"))
 
     @property
     def epochs(self) -> int:
@@ -105,8 +104,10 @@ class RunFolder:
         """The progress, such as ``3 of 30 epochs``, or the epoch in which the run diverged."""
         if self.diverged is not None:
             return f"diverged in epoch {self.diverged}"
-        planned = self.config.get("max_epochs")  # optional for a watched loop
-        return f"{self.epochs} epochs" if planned is None else f"{self.epochs} of {planned} epochs"
+        planned = self.config.get("max_epochs")
+        if planned is None:  # unknown for some watched loops
+            return f"{self.epochs} epochs"
+        return f"{self.epochs} of {planned} epochs"
 
     @cached_property
     def label(self) -> str:
@@ -134,7 +135,9 @@ class RunFolder:
         """
         texts = {}
         for name, value in settings(self.config).items():
-            texts[name] = f"{value:.12g}" if isinstance(value, float) else str(value)
+            if isinstance(value, float):
+                value = f"{value:.12g}"
+            texts[name] = str(value)
         return texts
 
     @property
@@ -153,25 +156,29 @@ class RunFolder:
     def last(self, column: str) -> float:
         """Return a column's value in :meth:`last_measured`; NaN if it is missing or not finite."""
         row = self._last_row(column)
-        value = math.nan if row is None else float(self.metrics[column][row])
-        return value if math.isfinite(value) else math.nan
+        if row is None or not np.isfinite(self.metrics[column][row]):
+            return math.nan
+        return float(self.metrics[column][row])
 
     def last_measured(self, column: str) -> int:
         """Return the last epoch in which a column was measured; 0 if it never was."""
         row = self._last_row(column)
-        return 0 if row is None or not self.epochs else int(self.metrics["epoch"][row])
+        return 0 if row is None else int(self.metrics["epoch"][row])
 
     def _last_row(self, column: str) -> int | None:
         values = self.metrics.get(column, np.empty(0))
         rows = np.flatnonzero(self.measured.get(column, np.isfinite(values)))
-        return int(rows[-1]) if len(rows) else None
+        if not len(rows):
+            return None
+        return int(rows[-1])
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of one measured epoch, by default the last."""
-        epochs = self.spectra.get("epoch", np.empty(0, dtype=int)).tolist()
-        if not epochs:
+        if not self.has_spectra():
             raise UserError(f"{self.folder} has no measured spectra; were the diagnostics on?")
-        epoch = epochs[-1] if epoch is None else epoch
+        epochs = self.spectra["epoch"].tolist()
+        if epoch is None:
+            epoch = epochs[-1]
         if epoch not in epochs:
             raise UserError(f"{self.folder} has no spectra of epoch {epoch}, only of {epochs}.")
         row = epochs.index(epoch)
@@ -194,7 +201,7 @@ def load(folder: Path) -> RunFolder:
             missing.append(f"{name} cannot be read ({reason})")
             return default
 
-    summary = read(SUMMARY, _summary, {})
+    summary = read(SUMMARY, partial(files.read_object, name=SUMMARY), {})
     linear = read(LINEAR, linear_file.read, {})
     table = read(METRICS, metrics_file.read, metrics_file.Table({}, {}))
     spectra, broken = read(SPECTRA, spectra_files.read, ({}, []))
@@ -252,11 +259,11 @@ def is_final(summary: Mapping[str, Any]) -> bool:
 
 def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | None:
     """Return the epoch that the summary records, unless the run has been resumed since."""
-    entry = summary.get("diverged")
-    epoch = entry.get("epoch") if isinstance(entry, dict) else None
-    if not isinstance(epoch, int) or (metrics.get("epoch", np.empty(0)) >= epoch).any():
+    if not summary.get("diverged"):
         return None
-    return epoch
+    epoch: int = summary["diverged"]["epoch"]
+    resumed = (metrics.get("epoch", np.empty(0)) >= epoch).any()
+    return None if resumed else epoch
 
 
 def _before(
@@ -267,16 +274,6 @@ def _before(
         return dict(arrays)
     rows = numbered["epoch"] < epoch
     return {name: array[rows] for name, array in arrays.items()}
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    """Read summary.json; drop entries of a type that no run writes."""
-    summary = files.read_object(folder, SUMMARY)
-    types = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
-    for name, type_ in types.items():
-        if not isinstance(summary.get(name, type_()), type_):
-            del summary[name]
-    return summary
 
 
 def checked_config(folder: Path) -> DictConfig:
@@ -327,8 +324,12 @@ def is_run(folder: Path) -> bool:
 
 def _runs_below(folder: Path) -> list[Path]:
     """Return the run folders below a folder; a sweep's jobs are in numeric order."""
-    folders = {config.parent.parent for config in folder.rglob(CONFIG)}
-    return sorted((path for path in folders if ".old-" not in path.name), key=_numeric_order)
+    folders = []
+    for config in folder.rglob(CONFIG):
+        run = config.parent.parent
+        if ".old-" not in run.name:  # a backup of an overwritten run
+            folders.append(run)
+    return sorted(folders, key=_numeric_order)
 
 
 def _numeric_order(path: Path) -> list[tuple[int, str]]:

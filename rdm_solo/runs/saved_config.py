@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo.ground.errors import UserError, first_line
-from rdm_solo.ground.values import finite
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files
 from rdm_solo.runs.files import CONFIG, OVERRIDES, write_atomically, writing
@@ -135,8 +134,6 @@ def exponent(p: Any) -> str:
         return ""
     if isinstance(p, (int, float)):
         return f"{p:g}"
-    if not isinstance(p, Mapping) or finite(p.get("start")) is None:
-        return str(p)  # an invalid exponent
     if "end" not in p:
         return f"{p['start']:g}"
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})"

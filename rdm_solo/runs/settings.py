@@ -11,6 +11,7 @@ MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options in these parts that depend on the machine: paths and speed.
 LOCAL = ("root", "cache", "download", "workers", "skip_broken", "compile", "channels_last")
+NESTED = (Mapping, list)
 # The trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 
@@ -21,17 +22,24 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
     {'p': -0.5, 'optimizer.lr': 0.1}
     """
+    values = {}
+    for name, value in options_in(config, parts):
+        part, *names = name.split(".")
+        if part == "trainer":
+            changes_results = ".".join(names) in TRAINER
+        else:
+            changes_results = not names or names[-1] not in LOCAL
+        if changes_results:
+            values[name] = value
+    return values
+
+
+def options_in(config: Any, parts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted names and values of the options in these parts of a config."""
     plain: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    chosen = {part: plain[part] for part in parts if part in plain}
-    return {name: value for name, value in options(chosen) if _changes_results(name)}
-
-
-def _changes_results(name: str) -> bool:
-    """Return whether a part's option changes results."""
-    part, *names = name.split(".")
-    if part == "trainer":
-        return ".".join(names) in TRAINER
-    return not names or names[-1] not in LOCAL
+    for part in parts:
+        if part in plain:
+            yield from options({part: plain[part]})
 
 
 def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -44,8 +52,7 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
     """
     for key, value in node.items():
         name = f"{prefix}{key}"
-        nested = isinstance(value, list) and any(isinstance(x, (Mapping, list)) for x in value)
-        if nested:
+        if isinstance(value, list) and any(isinstance(entry, NESTED) for entry in value):
             value = dict(enumerate(value))
         if isinstance(value, Mapping) and value:
             yield from options(value, f"{name}.")

@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rdm_solo import filters
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.backbones import FETCHING
-from rdm_solo.runs.settings import options
+from rdm_solo.runs.settings import options_in
 
 
 def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()) -> None:
@@ -24,10 +24,10 @@ def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()
 
     ``passed`` has the dotted names of options from the command line, which are trusted.
     """
-    plain: Any = OmegaConf.to_container(config)
-    for key, value in options({part: plain[part] for part in parts if part in plain}):
-        is_passed = any(key == name or key.startswith(f"{name}.") for name in passed)
-        reason = None if is_passed else _refusal(key, value)
+    for key, value in options_in(config, parts):
+        if any(f"{key}.".startswith(f"{name}.") for name in passed):
+            continue
+        reason = _refusal(key, value)
         if reason:
             raise UserError(
                 f"{key}={value} {reason}, so it is not trusted from a folder. To trust it, pass "
@@ -38,8 +38,10 @@ def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()
 def _refusal(key: str, value: Any) -> str | None:
     """Return why a value from a folder is not trusted; None if it is."""
     *_, leaf = key.split(".")
+    if leaf == "_target_" and str(value) in _shipped_targets():
+        return None
     if leaf == "_target_":
-        return None if str(value) in _shipped_targets() else "is not part of this package"
+        return "is not part of this package"
     if leaf.startswith("_") and leaf != "_convert_":
         return "is an instruction for Hydra"
     if key == "filter.function" and value not in (None, *filters.names()):
@@ -54,6 +56,8 @@ def _refusal(key: str, value: Any) -> str | None:
 @functools.cache
 def _shipped_targets() -> frozenset[str]:
     """Return every ``_target_`` in this package's own config files."""
-    texts = (path.read_text(encoding="utf-8") for path in config_folder().rglob("*.yaml"))
-    pattern = re.compile(r"^\s*(?:- )?_target_: (\S+)", re.MULTILINE)
-    return frozenset(target for text in texts for target in pattern.findall(text))
+    targets: set[str] = set()
+    for path in config_folder().rglob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        targets.update(re.findall(r"^\s*(?:- )?_target_: (\S+)", text, re.MULTILINE))
+    return frozenset(targets)
