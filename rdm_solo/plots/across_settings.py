@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from rdm_solo.plots import style
 from rdm_solo.plots.epochs import BRANCHES, axis_label
 from rdm_solo.plots.plot import Groups, Plot
-from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group
 
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
@@ -23,11 +22,10 @@ LETTERS, LINE = 26, 0.16
 
 def accuracy(groups: Groups) -> str:
     """Return the column of the kNN accuracy, or of the online accuracy if kNN was not measured."""
-    names = [column.name for column in charts()[ACCURACY]]
-    for name in reversed(names):
+    for name in ("val/knn_acc1", "val/acc1"):
         if any(group.last(name) for group in groups):
             return name
-    return names[-1]
+    return "val/knn_acc1"
 
 
 def panel_row(group: Group) -> tuple[str, str]:
@@ -56,58 +54,53 @@ def _with_exponents(all_groups: Groups) -> list[Group]:
     choose=_with_exponents,
 )
 def sweep(groups: Groups, looks: style.Looks) -> Figure:
-    rows = list(dict.fromkeys(map(panel_row, groups)))
+    by_row = defaultdict(list)
+    for group in groups:
+        by_row[panel_row(group)].append(group)
     families = style.looks(group.family for group in groups)
-    figure, panels = style.figure(3 * len(rows), columns=3)
-    for i, row in enumerate(rows):
-        members = [group for group in groups if panel_row(group) == row]
+    several = len(families) > 1
+    figure, panels = style.figure(3 * len(by_row), columns=3)
+    for i, (row, members) in enumerate(by_row.items()):
         accuracies, ranks, gaps = panels[3 * i : 3 * i + 3]
         for family, look in families.items():
             same = [group for group in members if group.family == family]
             solid = {**look, "linestyle": "-"}
             _draw_against_p(accuracies, same, accuracy(groups), solid)
-            for column, branch in BRANCHES.items():
-                _draw_against_p(ranks, same, column, {**branch, **_kept(look, families)})
             _draw_against_p(gaps, same, "erank/gap", solid)
+            for column, branch in BRANCHES.items():
+                # The colour is the filter's; a single filter leaves it to the branch.
+                color = look["color"] if several else branch["color"]
+                _draw_against_p(ranks, same, column, {**branch, "label": family, "color": color})
         _label_panel(accuracies, accuracy(groups))
         _label_panel(ranks, "erank/target")
         _label_panel(gaps, "erank/gap")
         style.panel_title(accuracies, ", ".join(row))
     # Entries of the legend for the branches.
     for branch in BRANCHES.values():
-        color = style.GREY if len(families) > 1 else branch["color"]
+        color = style.GREY if several else branch["color"]
         panels[-1].plot([], [], **{**branch, "color": color})
     return figure
-
-
-def _kept(look: style.Look, families: style.Looks) -> style.Look:
-    """Return the parts of a filter's look that replace a branch's: its name, and its colour.
-
-    A single filter leaves the colour to the branch.
-    """
-    if len(families) == 1:
-        return {"label": look["label"]}
-    return {"label": look["label"], "color": look["color"]}
 
 
 def _draw_against_p(axes: Axes, groups: Groups, column: str, look: style.Look) -> None:
     """Draw a filter's last values against p, or as horizontal lines if it has no p."""
     points = []
     for group in groups:
-        values, p = group.last(column), group.first.p
+        p = group.first.p
+        values = group.last(column)
         if not values:
             continue
         mean = float(np.mean(values))
         if p is None:
             axes.axhline(mean, **{**look, **ACROSS})
         elif group.diverged:
-            axes.plot([p], [mean], **{**look, **DIVERGED})
+            axes.plot(p, mean, **{**look, **DIVERGED})
         else:
-            points.append((p, mean, min(values), max(values)))
+            axes.vlines(p, min(values), max(values), look["color"], lw=1)
+            points.append((p, mean))
     if points:
-        exponents, means, low, high = zip(*sorted(points))
+        exponents, means = zip(*sorted(points))
         axes.plot(exponents, means, **look)
-        axes.vlines(exponents, low, high, look["color"], lw=1)
 
 
 def _label_panel(axes: Axes, column: str) -> None:
@@ -118,7 +111,9 @@ def _label_panel(axes: Axes, column: str) -> None:
 
 def _several(all_groups: Groups) -> Groups:
     """Return all settings if there are several that do not only differ in p."""
-    return all_groups if len(all_groups) > max(1, len(_with_exponents(all_groups))) else []
+    if len(all_groups) == 1 or len(all_groups) == len(_with_exponents(all_groups)):
+        return []
+    return all_groups
 
 
 @partial(
@@ -137,17 +132,16 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
     names = [style.wrap(group.label, width, 8) for group in upwards]
     lines = 1 + max(name.count("\n") for name in names)
     height = 0.5 + LINE * (lines + 1) * len(names)
-    columns = [measured, "erank/centred", "erank/gap"]
-    figure, panels = style.figure(len(columns), panel=(3.5, height))
-    for axes, column in zip(panels, columns):
+    figure, panels = style.figure(3, panel=(3.5, height))
+    for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
         for y, group in enumerate(upwards):
             values = group.last(column)
             if not values:
                 continue
-            points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
-            points["marker"] = "X" if group.diverged else "o"
-            axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **points)
-            axes.plot([np.mean(values)], [y], markersize=6, **points)
+            marker = "X" if group.diverged else "o"
+            look = style.look("", looks[group.label]["color"], "none", marker)
+            axes.plot(values, [y] * len(values), **look, markersize=2.6, alpha=0.55)
+            axes.plot(np.mean(values), y, **look, markersize=6)
         axes.set_yticks(range(len(names)), [""] * len(names))
         axes.set_ylim(-0.5, len(names) - 0.5)
         axes.set_xlabel(axis_label(column))

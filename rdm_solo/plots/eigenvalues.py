@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from rdm_solo.plots import epochs, style
 from rdm_solo.plots.across_settings import accuracy, panel_row
 from rdm_solo.plots.plot import Groups, Plot
-from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
 from rdm_solo.spectra.ranks import noise_floor
@@ -50,7 +49,7 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     "which is the stricter test.",
     needs=epochs.DIAGNOSTICS,
     paper="Figures 4 and 8",
-    measured=RunFolder.has_spectra,
+    spectra=True,
 )
 def spectra(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(2 * len(groups))
@@ -67,16 +66,12 @@ def _filters(all_groups: Groups) -> list[Group]:
     """Return the settings with a filter, and settings of the same methods without one."""
     if len(all_groups) == 1:
         return []
-    rows = {
-        panel_row(group)
-        for group in all_groups
-        if group.first.filter.startswith(("online_", "target_")) and group.first.has_spectra()
-    }
+    rows = set()
+    for group in all_groups:
+        run = group.first
+        if run.filter.startswith(("online_", "target_")) and run.has_spectra():
+            rows.add(panel_row(group))
     return [group for group in all_groups if panel_row(group) in rows]
-
-
-def _has_projections(run: RunFolder) -> bool:
-    return run.has_spectra() and "lam_projection" in run.spectra
 
 
 @partial(
@@ -87,7 +82,7 @@ def _has_projections(run: RunFolder) -> bool:
     needs="spectra of several settings, one of them with filter=online_... or target_...",
     paper="Figure 6",
     choose=_filters,
-    measured=_has_projections,
+    spectra=True,
 )
 def variants(groups: Groups, looks: style.Looks) -> Figure:
     blocks = epochs.blocks(groups, panel_row)
@@ -113,7 +108,9 @@ def _symmetric(all_groups: Groups) -> list[Group]:
             symmetric.append(group)
         elif only_predictor and group.first.chosen_filter.unchanged:
             learned.append(group)
-    return [*symmetric, *learned][: style.SERIES] if symmetric else []
+    if not symmetric:
+        return []
+    return [*symmetric, *learned][: style.SERIES]
 
 
 @partial(
@@ -130,16 +127,16 @@ def symmetric(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(4, columns=2)
     accuracies, variances, eigenvalues, branches = panels
     for axes, column in ((accuracies, accuracy(groups)), (variances, "feature/variance")):
-        curves = [(group, column, looks[group.label]) for group in groups]
-        epochs.over_epochs(axes, epochs.axis_label(column), curves)
-    measured = [group for group in groups if group.spectrum()[0]]
-    for group in measured:
+        lines = epochs.lines_of(groups, column, looks)
+        epochs.over_epochs(axes, epochs.axis_label(column), lines)
+    for group in groups:
         _, arrays = group.spectrum()
+        if not arrays:
+            continue
         _draw_eigenvalues(eigenvalues, arrays["lam_target"], looks[group.label])
-    if measured and measured[0].first.description.symmetric:
-        _, arrays = measured[0].spectrum()
-        _draw_branches(branches, arrays)
-        style.panel_title(branches, f"two branches: {measured[0].label}")
+        if group.first.description.symmetric and not branches.lines:
+            _draw_branches(branches, arrays)
+            style.panel_title(branches, f"two branches: {group.label}")
     _index_axes(eigenvalues)
     _index_axes(branches)
     return figure
@@ -154,9 +151,8 @@ def _draw_eigenvalues(axes: Axes, stack: np.ndarray, look: style.Look) -> None:
 def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     """Draw both branches' leading eigenvalues, up to 99.99 % of the target's sum."""
     m = _leading(arrays["lam_target"])
-    for name, look in (("lam_target", style.TARGET), ("lam_online", style.ONLINE)):
-        if name in arrays:
-            _draw_eigenvalues(axes, arrays[name][:, :m], look)
+    _draw_eigenvalues(axes, arrays["lam_target"][:, :m], style.TARGET)
+    _draw_eigenvalues(axes, arrays["lam_online"][:, :m], style.ONLINE)
     _index_axes(axes)
 
 
@@ -170,12 +166,13 @@ def _index_axes(axes: Axes) -> None:
 
 def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     """Draw the filter curves, sorted and directional, against the target's eigenvalues."""
-    target = arrays["lam_target"]
-    m = _leading(target)
-    lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
+    target = above_rounding(arrays["lam_target"])
+    m = _leading(arrays["lam_target"])
+    lam = over_seeds(np.arange(m), target[:, :m]).mean
     for name, look in CURVES.items():
         if name in arrays:
-            epochs.draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
+            curve = over_seeds(lam, arrays[name][:, :m])
+            epochs.draw_curve(axes, curve, look)
     axes.set(xlabel=r"eigenvalue $\lambda_z$", ylabel=r"filter $g=\sqrt{\lambda_p/\lambda_z}$")
     style.start_at_zero(axes)
     style.log_axis(axes.xaxis)
@@ -194,5 +191,5 @@ def above_rounding(stack: np.ndarray) -> np.ndarray:
     >>> above_rounding(np.array([[0.5, 1e-18, 0.0]]))
     array([[0.5, nan, nan]])
     """
-    floors = [noise_floor(torch.from_numpy(lam)).item() for lam in np.nan_to_num(stack)]
-    return np.where(stack > np.array(floors)[:, None], stack, np.nan)
+    floors = [[noise_floor(torch.from_numpy(lam)).item()] for lam in stack]
+    return np.where(stack > floors, stack, np.nan)

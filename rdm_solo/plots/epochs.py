@@ -1,5 +1,6 @@
 """Figures over training: effective ranks, alignment, losses, accuracies, and all other charts."""
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -30,12 +31,20 @@ ALIGNMENT = {
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
 
+class Line(NamedTuple):
+    """A column of a setting over epochs."""
+
+    group: Group
+    column: str
+    look: style.Look
+
+
 class Panel(NamedTuple):
     """A panel over epochs."""
 
     title: str
     label: str  # of the vertical axis
-    curves: Sequence[tuple[Group, str, style.Look]]  # setting, column, look
+    lines: Sequence[Line]
     scale: Hashable  # panels with equal scales share their limits
 
 
@@ -70,13 +79,14 @@ def alignment(groups: Groups, looks: style.Looks) -> Figure:
     return _branch_panels(groups, ALIGNMENT)
 
 
-def _branch_panels(groups: Groups, lines: Mapping[str, style.Look]) -> Figure:
+def _branch_panels(groups: Groups, columns: Mapping[str, style.Look]) -> Figure:
     """Draw one panel per setting, with these columns of the same chart."""
-    label = COLUMNS[next(iter(lines))].chart
+    first = next(iter(columns))
+    label = COLUMNS[first].chart
     panels = []
     for group in groups:
-        curves = [(group, column, look) for column, look in lines.items()]
-        panels.append(Panel(group.label, label, curves, rank_scale(group)))
+        lines = [Line(group, column, look) for column, look in columns.items()]
+        panels.append(Panel(group.label, label, lines, rank_scale(group)))
     figure = draw_panels(panels)
     for axes in figure.axes:
         style.start_at_zero(axes)
@@ -98,8 +108,8 @@ def losses(groups: Groups, looks: style.Looks) -> Figure:
         words = list(dict.fromkeys(group.method for group in members))
         if not isinstance(minimum, str):
             words.append(f"minimum {minimum:g}")
-        curves = [(group, "train/loss", looks[group.label]) for group in members]
-        panels.append(Panel(", ".join(words), COLUMNS["train/loss"].chart, curves, minimum))
+        lines = lines_of(members, "train/loss", looks)
+        panels.append(Panel(", ".join(words), COLUMNS["train/loss"].chart, lines, minimum))
     return draw_panels(panels)
 
 
@@ -134,8 +144,8 @@ def measures(groups: Groups, looks: style.Looks) -> Figure:
 
 
 # Every column that a figure above draws.
-_ABOVE = [value for value in globals().values() if isinstance(value, Plot)]
-_DRAWN = set().union(*(plot.columns for plot in _ABOVE))
+_PLOTS = [value for value in globals().values() if isinstance(value, Plot)]
+_DRAWN = set().union(*(plot.columns for plot in _PLOTS))
 OTHER_COLUMNS = [
     column for column in COLUMNS.values() if column.chart and column.name not in _DRAWN
 ]
@@ -159,24 +169,29 @@ def _column_panels(groups: Groups, looks: style.Looks, columns: Sequence[Column]
     for column in columns:
         measured = [group for group in groups if group.last(column.name)]
         for _, members in blocks(measured, lambda group: None):
-            curves = [(group, column.name, looks[group.label]) for group in members]
-            panels.append(Panel(column.chart, column.label, curves, column))
+            lines = lines_of(members, column.name, looks)
+            panels.append(Panel(column.chart, column.label, lines, column))
     return draw_panels(panels)
+
+
+def lines_of(groups: Groups, column: str, looks: style.Looks) -> list[Line]:
+    """Return the line of a column for each setting."""
+    return [Line(group, column, looks[group.label]) for group in groups]
 
 
 def draw_panels(panels: Sequence[Panel]) -> Figure:
     """Draw one figure with these panels."""
     figure, grid = style.figure(len(panels))
     for panel, axes in zip(panels, grid):
-        over_epochs(axes, panel.label, panel.curves)
+        over_epochs(axes, panel.label, panel.lines)
         style.panel_title(axes, panel.title)
     share_limits(grid, [panel.scale for panel in panels])
     return figure
 
 
-def over_epochs(axes: Axes, label: str, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
+def over_epochs(axes: Axes, label: str, lines: Sequence[Line]) -> None:
     """Draw columns over epochs, with thin lines for runs that are not in the mean."""
-    for group, column, look in curves:
+    for group, column, look in lines:
         draw_curve(axes, curve_of(group.counted, column), look)
         # "_" keeps a line out of the legend.
         thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
@@ -195,18 +210,21 @@ def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
 
 def share_limits(panels: Sequence[Axes], scales: Sequence[Hashable]) -> None:
     """Give non-empty panels of the same scale the same vertical limits."""
-    for scale in set(scales):
-        same = [axes for axes, other in zip(panels, scales) if other == scale and axes.lines]
-        limits = [limit for axes in same for limit in axes.get_ylim()]
+    by_scale = defaultdict(list)
+    for axes, scale in zip(panels, scales):
+        if axes.lines:
+            by_scale[scale].append(axes)
+    for same in by_scale.values():
+        bottoms, tops = zip(*(axes.get_ylim() for axes in same))
         for axes in same:
-            axes.set_ylim(min(limits), max(limits))
+            axes.set_ylim(min(bottoms), max(tops))
 
 
 def blocks(groups: Groups, kind: Callable[[Group], Kind]) -> list[tuple[Kind, list[Group]]]:
     """Return kind and settings of each panel; a kind with many settings gets several panels."""
-    by_kind: dict[Kind, list[Group]] = {}
+    by_kind: dict[Kind, list[Group]] = defaultdict(list)
     for group in groups:
-        by_kind.setdefault(kind(group), []).append(group)
+        by_kind[kind(group)].append(group)
     panels = []
     for value, members in by_kind.items():
         for start in range(0, len(members), style.SERIES):
@@ -224,4 +242,6 @@ def rank_scale(group: Group) -> tuple[bool, int]:
 def axis_label(name: str) -> str:
     """Return the label of an axis with one column."""
     column = COLUMNS[name]
-    return f"{column.label} (%)" if column.chart == ACCURACY else column.chart
+    if column.chart == ACCURACY:
+        return f"{column.label} (%)"
+    return column.chart

@@ -29,7 +29,6 @@ def draw(runs: Sequence["Figure5"]) -> Figure:
     figure.set_layout_engine("none")  # otherwise legends would shrink the panels
     for axes in panels:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    figure.supxlabel("Recomputed from checkpoints.")
     return figure
 
 

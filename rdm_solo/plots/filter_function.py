@@ -12,15 +12,18 @@ from rdm_solo.theory.filter_effect import Preview, describe
 def draw_filter(effect: Preview, note: str = "") -> Figure:
     """Draw a filter's function, and the equivalent online filter on the spectrum."""
     figure, (function, curve) = style.figure(2)
+    name = "h"
+    color = style.TARGET["color"]
     if effect.branch == "online":
-        name, color = "g", style.ONLINE["color"]
-    else:
-        name, color = "h", style.TARGET["color"]
+        name = "g"
+        color = style.ONLINE["color"]
     _draw(function, effect.sigma, effect.gain(effect.sigma), color)
-    function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${name}(\sigma)$")
+    function.set_xlabel(r"singular value $\sigma$")
+    function.set_ylabel(rf"${name}(\sigma)$")
     style.panel_title(function, f"{effect.branch} filter: {describe(effect.own_kind)}")
     _draw(curve, effect.lam_z, effect.curve, style.BLACK)
-    curve.set(xlabel=r"$\lambda_z$", ylabel=r"$g=\sqrt{\lambda_p/\lambda_z}$")
+    curve.set_xlabel(r"$\lambda_z$")
+    curve.set_ylabel(r"$g=\sqrt{\lambda_p/\lambda_z}$")
     style.panel_title(curve, f"as an online filter: {describe(effect.online_kind)}")
     return style.finish(figure, effect.name, note)
 
@@ -28,6 +31,5 @@ def draw_filter(effect: Preview, note: str = "") -> Figure:
 def _draw(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     look = style.look("", color, marker="o", markersize=3)
     style.draw_line(axes, x.numpy(), y.numpy(), look)
-    bottom = min(0, float(y.min()))
-    axes.set_ylim(bottom=bottom)
+    axes.set_ylim(bottom=min(0, float(y.min())))
     style.log_axis(axes.xaxis)

@@ -30,9 +30,7 @@ class Plot:
     paper: str = ""  # similar figures of the paper
     columns: Sequence[str] = ()  # drawn over epochs; a run needs a value in one of them
     choose: Callable[[Groups], Groups] = list  # settings to draw; [] if it does not apply
-    measured: Callable[[RunFolder], bool] = lambda run: (
-        run.epochs > 0
-    )  # without columns: can be drawn
+    spectra: bool = False  # drawn from spectra
 
     @property
     def name(self) -> str:
@@ -46,7 +44,9 @@ class Plot:
     def _can_draw(self, run: RunFolder) -> bool:
         if self.columns:
             return any(map(run.has_values, self.columns))
-        return self.measured(run)
+        if self.spectra:
+            return run.has_spectra()
+        return run.epochs > 0
 
     @style.styled
     def __call__(self, all_groups: Groups) -> Figure:
@@ -55,8 +55,8 @@ class Plot:
             raise UserError(f"{self.name} needs {self.needs}.")
         # A setting looks the same in all figures of the same settings.
         looks = style.looks(group.label for group in all_groups)
-        if len(all_groups) == 1:  # a legend with the only setting says nothing
-            looks = {label: {**look, "label": ""} for label, look in looks.items()}
+        if len(looks) == 1:  # a legend with the only setting says nothing
+            looks[all_groups[0].label]["label"] = ""
         figure = self.draw(groups, looks)
         return style.finish(figure, note=_note(groups, self.seeds))
 
@@ -66,9 +66,10 @@ def _note(groups: Groups, sentence: str) -> str:
     sentences = []
     counts = [len(group.counted) for group in groups]
     fewest, most = min(counts), max(counts)
-    if most > 1:
-        number = str(most) if fewest == most else f"{fewest} to {most}"
-        sentences.append(sentence.format(n=number))
+    if fewest == most > 1:
+        sentences.append(sentence.format(n=most))
+    elif most > 1:
+        sentences.append(sentence.format(n=f"{fewest} to {most}"))
     behind = []
     for group in groups:
         for run in group.uncounted:

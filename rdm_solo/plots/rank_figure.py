@@ -13,8 +13,9 @@ from rdm_solo.runs.columns import COLUMNS
 def rank_picture(metrics: Mapping[str, np.ndarray], title: str = "") -> Figure:
     """Draw both branches' effective rank over the epochs of one run's table."""
     figure, (axes,) = style.figure(1)
-    style.draw_line(axes, metrics["epoch"], metrics["erank/target"], style.TARGET)
-    style.draw_line(axes, metrics["epoch"], metrics["erank/online"], style.ONLINE)
+    epochs = metrics["epoch"]
+    style.draw_line(axes, epochs, metrics["erank/target"], style.TARGET)
+    style.draw_line(axes, epochs, metrics["erank/online"], style.ONLINE)
     style.y_label(axes, COLUMNS["erank/target"].chart)
     style.start_at_zero(axes)
     style.integer_axis(axes, "epoch")

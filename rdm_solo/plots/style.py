@@ -6,6 +6,7 @@ reference.
 
 import functools
 import io
+import itertools
 import logging
 import math
 import re
@@ -26,11 +27,21 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from rdm_solo.runs.files import write_atomically
 
 # Okabe and Ito's colour-blind-safe palette; dashes and markers distinguish curves in grey.
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
-GREY, BROWN, OLIVE, WINE = "#858585", "#7A4A1E", "#8F8F00", "#882255"
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+PURPLE = "#CC79A7"
+GREY = "#858585"
+BROWN = "#7A4A1E"
+OLIVE = "#8F8F00"
+WINE = "#882255"
 
-DASHES, DOTS, DASH_DOTS = (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5))
+DASHES = (0, (5, 2))
+DOTS = (0, (1.2, 1.2))
+DASH_DOTS = (0, (6, 1.5, 1.2, 1.5))
 
 Look = dict[str, Any]  # how a line is drawn: arguments of matplotlib's ``plot``
 Looks = Mapping[str, Look]
@@ -67,6 +78,7 @@ STYLE: Any = {  # Any: matplotlib 3.11 types the keys, 3.9 does not
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.dpi": 100,
+    "savefig.bbox": "tight",
     "pdf.fonttype": 42,  # TrueType, as journals require; Type 3 text cannot be searched
 }
 
@@ -86,21 +98,14 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, with the name as label; 140 looks are distinct."""
     unique = dict.fromkeys(names)
     colours = _COLOURS if len(unique) > 1 else (BLACK,)
-    result = {}
-    for i, name in enumerate(unique):
-        color = colours[i % len(colours)]
-        line = _LINES[i % len(_LINES)]
-        marker = _MARKERS[i % len(_MARKERS)]
-        result[name] = look(name, color, line, marker)
-    return result
+    styles = zip(itertools.cycle(colours), itertools.cycle(_LINES), itertools.cycle(_MARKERS))
+    return {name: look(name, *style) for name, style in zip(unique, styles)}
 
 
 class _Figure(Figure):
     """A figure whose saved files include the title, legend and note outside of the panels."""
 
-    @styled
-    def savefig(self, *args: Any, **kwargs: Any) -> None:
-        super().savefig(*args, **{"bbox_inches": "tight", **kwargs})
+    savefig = styled(Figure.savefig)
 
     def _repr_png_(self) -> bytes:  # notebooks show it without pyplot
         self.savefig(file := io.BytesIO(), format="png")
@@ -120,10 +125,12 @@ def figure(
         panel = (2.7, 2.5) if columns > 3 else (3.3, 2.6)
     width, height = panel
     figure = _Figure(figsize=(width * columns, height * rows), layout="constrained")
-    grid = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
-    for axes in grid:
+    grid = []
+    for i in range(panels):
+        axes = figure.add_subplot(rows, columns, i + 1)
         # Ticks are created when drawn, outside of `styled`, so their style is set on the axes.
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
+        grid.append(axes)
     return figure, grid
 
 
@@ -142,12 +149,10 @@ def y_label(axes: Axes, text: str) -> None:
 def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
     """Add a title above, and a note and the legend below.
 
-    The legend lists the lines of panels without a legend. ``supxlabel``, if set, replaces ``note``.
-    The figure's label keeps the note, unwrapped, for the report's page.
+    The legend lists the lines of panels without a legend. The figure's label keeps the note,
+    unwrapped, for the report's page.
     """
     width = figure.get_figwidth()
-    note = figure.get_supxlabel() or note
-    figure.supxlabel("")
     figure.set_label(note)
     figure.suptitle(wrap(title, width, 11), x=0, y=1, ha="left", va="bottom", fontsize=11)
     entries: dict[str, Artist] = {}
@@ -170,9 +175,8 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
             alignment="left",
         )
     layout: Any = figure.get_layout_engine()
-    if layout is not None:
-        layout.execute(figure)
-        figure.set_layout_engine("none")  # the layout is final; saving takes half as long
+    layout.execute(figure)
+    figure.set_layout_engine("none")  # the layout is final; saving takes half as long
     return figure
 
 
@@ -239,8 +243,7 @@ def log_axis(axis: Axis) -> None:
 def mark_empty(axes: Axes, text: str) -> None:
     """Write ``text`` in the middle of a panel that has no lines; call it last."""
     if not axes.lines:
-        middle: Any = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-        axes.text(0.5, 0.5, text, size=8, **middle)
+        axes.text(0.5, 0.5, text, size=8, ha="center", va="center", transform=axes.transAxes)
         axes.set(xscale="linear", yscale="linear", xticks=[], yticks=[])
 
 
@@ -251,15 +254,17 @@ def save(
     """Write ``name.png`` and ``name.pdf``, creating the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each glyph of a PDF
-    paths = [folder / f"{name}.{kind}" for kind in formats]
     # Measured once: "tight" would draw the figure once more for each file.
     box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
     options: Any = {"dpi": DPI, "bbox_inches": box}
-    for kind, path in zip(formats, paths):
+    paths = []
+    for kind in formats:
+        path = folder / f"{name}.{kind}"
         # Without a date, files of the same run are identical.
         metadata = {"CreationDate": None} if kind == "pdf" else None
         draw = functools.partial(figure.savefig, format=kind, metadata=metadata, **options)
         write_atomically(path, draw)
+        paths.append(path)
     return paths
 
 

@@ -44,6 +44,7 @@ def _asymmetric(groups: Groups) -> list[Group]:
     "asymmetry as a low-pass online filter.",
     needs="a run with an asymmetric design, its checkpoint, and solo-learn",
     paper="Figure 5",
+    seeds="Recomputed from a checkpoint of one of {n} seeds.",
     choose=_asymmetric,
 )
 def figure5(groups: Groups, looks: style.Looks) -> Figure:

@@ -337,7 +337,7 @@ def test_a_sweep_has_means_over_seeds_in_order_and_others_across():
     means = line(accuracies, "target filter σ^p")
     assert points(means)[0] == [-0.9, -0.3]
     assert points(means)[1] == pytest.approx([72, 72])
-    bars = accuracies.collections[0].get_segments()
+    bars = [bar for collection in accuracies.collections for bar in collection.get_segments()]
     assert [sorted(bar[:, 1]) for bar in bars] == [[70, 75], [70, 75]]
     target, online = (line for line in rank.lines if line.get_label() == "target filter σ^p")
     assert target.get_ydata() == pytest.approx([6.4, 6.4])
