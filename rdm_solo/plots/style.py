@@ -195,8 +195,8 @@ def wrap(text: str, width: float, size: float) -> str:
 def typeset(text: str) -> str:
     """Typeset the exponents in a label as mathtext.
 
-    >>> typeset("SimSiam, target filter σ^-0.5")
-    'SimSiam, target filter σ$^{\\\\mathrm{-0.5}}$'
+    >>> print(typeset("σ^-0.5 and σ^(-0.1…-0.5) at $1"))
+    σ$^{\\mathrm{-0.5}}$ and σ$^{\\mathrm{(-0.1…-0.5)}}$ at \\$1
     """
     escaped = text.replace("$", r"\$")
     return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\\mathrm{\1}}$", escaped)
