@@ -118,8 +118,8 @@ def _measured(columns: Sequence[Column], settings: Sequence[Setting]) -> list[Co
 def typeset(text: str) -> Markup:
     """Escape text and typeset exponents and the indices of λ and C.
 
-    >>> typeset("σ^-0.5 < λ_z")
-    Markup('σ<sup>-0.5</sup> &lt; λ<sub>z</sub>')
+    >>> print(typeset("σ^-0.5 < σ^(-0.1…-0.5) & λ_z"))
+    σ<sup>-0.5</sup> &lt; σ<sup>(-0.1…-0.5)</sup> &amp; λ<sub>z</sub>
     """
     html = str(escape(text)).replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
     html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", html)

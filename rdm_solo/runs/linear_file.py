@@ -15,10 +15,6 @@ Record = dict[str, Any]
 def read(folder: Path) -> dict[str, list[Record]]:
     """Return the evaluations of each kind; {} if the file is missing."""
     try:
-        records = files.read_object(folder, LINEAR)
+        return files.read_object(folder, LINEAR)
     except FileNotFoundError:
         return {}
-    for kind in records.keys() & {*KINDS}:
-        if not isinstance(records[kind], list):
-            raise files.Unreadable(folder / LINEAR, f"its entry {kind} is not a list")
-    return records

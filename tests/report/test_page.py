@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.report_pages import run, write
+from support.report_pages import run, settings, write
 
 import rdm_solo
 from rdm_solo import plots, report
 from rdm_solo.plots import style
 from rdm_solo.report import entry, figures
-from rdm_solo.report.judged import judge
-from rdm_solo.report.page import page, typeset
+from rdm_solo.report.page import page
 from rdm_solo.runs import columns, ownership
 from rdm_solo.runs.groups import by_setting, started_groups
 
@@ -70,7 +69,7 @@ class Page(HTMLParser):
 
 
 def page_text(*members) -> str:
-    return Page(page(judge(by_setting(members)))).text
+    return Page(page(settings(*members))).text
 
 
 @pytest.fixture(scope="module")
@@ -229,8 +228,8 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
 
 def test_means_leave_out_what_broke_off():
     behind = run(seed=2, epochs=1, erank__target=[99.0])
-    (alone,) = judge(by_setting([run()]))
-    (both,) = judge(by_setting([run(), behind]))
+    (alone,) = settings(run())
+    (both,) = settings(run(), behind)
     assert both.text == alone.text
     assert both.health.numbers[0] == "not counted: seed 2 (1 of 3 epochs)"
     assert entry.verdict_table([both]).startswith(entry.verdict_table([alone]))
@@ -242,7 +241,7 @@ def test_repeated_seeds_and_values_of_an_earlier_epoch_are_marked():
     assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
     earlier = [90.0, 91.0, np.nan]
     members = [run(seed=seed, val__knn_acc1=earlier) for seed in (0, 1)]
-    (setting,) = judge(by_setting(members))
+    (setting,) = settings(*members)
     assert setting.text["val/knn_acc1"] == "91.0 ± 0.0 (epoch 2)"
 
 
@@ -259,8 +258,3 @@ def test_every_measure_is_explained():
     for column in measures:
         value = f"{3:.{column.digits}f}"
         assert f"{column.label} | {column.meaning} | {value} | {value}\n" in text
-
-
-def test_formulas_are_set_and_escaped():
-    html = "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub> &lt;b&gt;"
-    assert typeset("σ^(-0.1…-0.5, linear) & λ_p <b>") == html

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from support.report_pages import run, seeds
+from support.report_pages import run, seeds, settings
 
 from rdm_solo.report import answers
-from rdm_solo.report.judged import Setting, judge
+from rdm_solo.report.judged import Setting
 from rdm_solo.report.verdicts import Outcome, judge_run
-from rdm_solo.runs.groups import by_setting
 
 LAGGING = {"p": None, "method": "byol", "filter": "identity"}
 LEARNED = {"p": None}
@@ -20,8 +19,7 @@ AT_LN_K = {"train__loss_share": [1, 1, 1]}
 
 
 def setting(*members) -> Setting:
-    """Judge runs of one setting."""
-    (judged,) = judge(by_setting(members))
+    (judged,) = settings(*members)
     return judged
 
 
@@ -58,11 +56,9 @@ def test_whether_the_target_leads(gaps, changed, answer, good):
     [
         ({"p": 0.5}, "wrong way"),
         (LEARNED, "it was learned"),
-        ({"p": None, "method": "dino"}, "Fixed temperatures"),
         (LAGGING, "only from the target network's lag"),
         ({"p": -1.5}, "may raise or lower"),
         ({"method": "byol"}, "raises the target's rank"),
-        ({"method": "nnsiam", "p": None, "filter": "identity"}, "only from the queue"),
         ({"method": "nnbyol", "p": 0.5}, "the target network's lag and the queue"),
         ({"method": "nnclr", "p": None}, "need not lead here"),
         (FALLEN, "Collapsed networks"),
@@ -145,13 +141,6 @@ def test_the_warm_up_is_the_runs_own():
     assert alive(replace(low, config=longer)).answer == "too early to say"
 
 
-def test_seeds_that_disagree_are_counted():
-    members = [run(p=None, seed=s, erank__gap=[sign] * 3) for s, sign in enumerate((1, 1, -1))]
-    verdict = setting(*members).lead
-    assert verdict.good is None
-    assert verdict.answer == "yes, in every epoch (2 of 3); no, the online branch leads (1 of 3)"
-
-
 def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
     diverged = replace(run(p=None, epochs=2), diverged=3)
     alone = setting(diverged)
@@ -200,7 +189,7 @@ def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks(unt
     ],
 )
 def test_the_title_says_what_was_compared(members, title):
-    assert answers.title(judge(by_setting(members))).removeprefix("SimSiam, ") == title
+    assert answers.title(settings(*members)).removeprefix("SimSiam, ") == title
 
 
 @pytest.mark.parametrize(
@@ -221,10 +210,10 @@ def test_an_accuracy_has_its_epoch_and_its_best_one(members, answer, numbers):
 def test_of_several_settings_those_that_are_not_healthy_are_named():
     fallen = seeds(-1.0, [99, 99], **FALLEN)
     healthy, unmeasured = seeds(-0.5, [90, 91]), seeds(-0.3, [90], feature__spread=[np.nan] * 3)
-    several = answers.overview(judge(by_setting([*healthy, *fallen, *unmeasured])))
+    several = answers.overview(settings(*healthy, *fallen, *unmeasured))
     assert several.answer == "1 of 3 settings healthy"
     assert several.level == "suspect"
     assert several.numbers == [f"SimSiam, target filter σ^-1: {COMPLETELY} in 2 of 2 seeds"]
-    assert answers.overview(judge(by_setting([*healthy, *unmeasured]))).level == ""
+    assert answers.overview(settings(*healthy, *unmeasured)).level == ""
     assert answers.overview([setting(*fallen)]).level == "bad"
     assert answers.overview([setting(*healthy)]).level == "good"

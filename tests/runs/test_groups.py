@@ -32,11 +32,7 @@ def test_several_data_sets_are_part_of_the_labels():
     assert labels == [f"SimSiam, target filter σ^-0.5, {name}" for name in ("digits", "textures")]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [["a", "b"], ["f(x)", "f(x"], ["(a", "a"], ["a", "a) #2"]],
-    ids=["plain", "ends in a bracket", "begins with a bracket", "is numbered"],
-)
+@pytest.mark.parametrize("values", [["a", "b"], ["a", "a) #2"]])
 def test_no_two_settings_share_a_label(values):
     runs = []
     for value, fourth in itertools.product(values, range(3)):

@@ -55,9 +55,10 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
     assert run.spectra["epoch"].tolist() == [2]
     assert "spectra/epoch_0001.npz cannot be read and is left out" in run.missing
     (folder / "summary.json").write_text('{"last": {"ep')
+    (folder / "linear.json").write_text('{"protocol": [{"seed": 0, "to')
     (folder / "metrics.csv").write_bytes(b"\xff\xfe\x00 no table")
     missing = " ".join(runs.load(folder).missing)
-    for name in ("summary.json", "metrics.csv"):
+    for name in ("summary.json", "linear.json", "metrics.csv"):
         assert f"{name} cannot be read (" in missing
 
 

@@ -8,6 +8,8 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
+from rdm_solo.report.judged import Setting, judge
+from rdm_solo.runs.groups import by_setting
 from support.written_runs import config, erank, write_folder
 
 
@@ -98,6 +100,11 @@ def run(
     for name, values in changed.items():
         metrics[name.replace("__", "/")] = np.array(values, dtype=float)
     return runs.RunFolder(folder, cfg, metrics, spectra(p or -0.1, epochs, k), {})
+
+
+def settings(*members) -> list[Setting]:
+    """Return the judged settings of some runs."""
+    return judge(by_setting(members))
 
 
 def seeds(p: float | None, knn: list[float], **changed):
