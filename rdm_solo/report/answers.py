@@ -7,7 +7,7 @@ import numpy as np
 
 from rdm_solo.ground.errors import join_first
 from rdm_solo.report.judged import ACCURACIES, Setting
-from rdm_solo.report.verdicts import Verdict, filter_causes_gap
+from rdm_solo.report.verdicts import Verdict, before_training, filter_causes_gap
 from rdm_solo.runs.columns import COLUMNS, LINEAR, Column
 from rdm_solo.runs.groups import latest, mean_std
 
@@ -79,9 +79,7 @@ def accuracy(setting: Setting) -> Verdict:
             if history[best] > values[0]:
                 best_epoch = int(run.metrics["epoch"][best])
                 facts.append(f"best {history[best]:.1f} % in epoch {best_epoch}")
-        untrained = [
-            r.untrained[column.name] for r in setting.counted if column.name in r.untrained
-        ]
+        untrained = before_training(setting.counted, column.name)
         if untrained:
             facts.append(f"{mean_std(untrained, column.digits)} % before training")
         lines.append(facts)
@@ -131,23 +129,25 @@ def rankings(settings: Sequence[Setting]) -> list[Verdict]:
             healthy.append(setting)
     verdicts = []
     for dataset, healthy in by_dataset.items():
-        suffix = f" on {dataset}" if len(by_dataset) > 1 else ""
         for question, column in (
             ("Which is the most accurate", compared_accuracy(healthy)),
             ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
+            if len(by_dataset) > 1:
+                question += f" on {dataset}"
             if any(setting.last[column.name] for setting in healthy):
-                verdicts.append(best(f"{question}{suffix}?", column, healthy))
+                verdicts.append(best(f"{question}?", column, healthy))
     return verdicts
 
 
 def compared_accuracy(settings: Sequence[Setting]) -> Column:
     """Return the accuracy that most settings have; ties prefer linear, then kNN, then online."""
-    counts = {}
-    for column in ACCURACIES:
-        counts[column] = sum(bool(setting.last[column.name]) for setting in settings)
-    return max(counts, key=counts.__getitem__)
+
+    def count(column: Column) -> int:
+        return sum(len(setting.last[column.name]) > 0 for setting in settings)
+
+    return max(ACCURACIES, key=count)
 
 
 def best(question: str, column: Column, settings: Sequence[Setting]) -> Verdict:
@@ -155,25 +155,24 @@ def best(question: str, column: Column, settings: Sequence[Setting]) -> Verdict:
 
     They are within one standard deviation: the larger one of the two settings.
     """
-    ranked, missing = [], []
-    for setting in settings:
-        values = setting.last[column.name]
-        if values:
-            ranked.append((statistics.fmean(values), setting))
-        else:
-            missing.append(setting.label)
-    ranked.sort(key=lambda pair: -pair[0])
-    highest, winner = ranked[0]
+
+    def seeds(setting: Setting) -> Sequence[float]:
+        return setting.last[column.name]
+
+    def mean(setting: Setting) -> float:
+        return statistics.fmean(seeds(setting))
+
+    winner, *others = sorted(filter(seeds, settings), key=mean, reverse=True)
     tied, unknown = [], []
-    for mean, other in ranked[1:]:
-        seeds = (winner.last[column.name], other.last[column.name])
-        deviations = [statistics.stdev(values) for values in seeds if len(values) > 1]
+    for other in others:
+        deviations = [statistics.stdev(x) for x in (seeds(winner), seeds(other)) if len(x) > 1]
         if not deviations:
             unknown.append(other.label)
-        elif highest - mean <= max(deviations):
+        elif mean(winner) - mean(other) <= max(deviations):
             tied.append(other.label)
+    missing = [setting.label for setting in settings if not seeds(setting)]
     sentences = []
-    if len(ranked) == 1:
+    if not others:
         sentences.append("No other setting is ranked.")
     elif not tied and not unknown:
         sentences.append("No other setting is within one standard deviation.")

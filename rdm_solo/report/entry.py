@@ -37,11 +37,12 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
     pictures, failures = figures.draw(groups, folder, slow)
     if settings:
         print(verdict_table(settings))
-    problems = [*errors.values(), *incomplete(members)]
+    unreadable = list(errors.values())
+    problems = unreadable + incomplete(members)
     html = page(settings, relative(paths), pictures, problems, failures)
     write_atomically(folder / NAME, html)
     unstarted = [run for run in members if not run.epochs]
-    for sentence in [*errors.values(), *incomplete(unstarted)]:
+    for sentence in unreadable + incomplete(unstarted):
         print(f"left out: {sentence}")
     return folder / NAME
 

@@ -56,8 +56,9 @@ def _named(sentences: Mapping[str, Sequence[str]], total: int) -> list[str]:
     """Return the sentences, each prefixed with its names unless it holds for all."""
     lines = []
     for sentence, names in sentences.items():
-        prefix = "" if len(names) == total else f"{join_first(names)}: "
-        lines.append(prefix + sentence)
+        if len(names) < total:
+            sentence = f"{join_first(names)}: {sentence}"
+        lines.append(sentence)
     return lines
 
 
@@ -154,25 +155,24 @@ def paper_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:
     """Return the paper's numbers beside those measured with the same setting."""
     rows = []
     for setting in settings:
-        for row in _paper_rows(setting):
-            rows.append(_compare(setting, row))
+        for row in paper.rows():
+            if row.table in PAPER_TABLES and _is_same_setting(setting, row):
+                rows.append(_compare(setting, row))
     return rows
 
 
-def _paper_rows(setting: Setting) -> list[paper.Row]:
-    """Return the paper's rows for a finished setting: equal data, method, filter, p and epochs."""
+def _is_same_setting(setting: Setting, row: paper.Row) -> bool:
+    """Return whether a setting has finished with the paper's data, method, filter, p and epochs."""
     run = setting.counted[0]
+    name = f"{run.dataset}/{run.method}"
+    if not run.chosen_filter.absent:
+        name += f"_{run.filter}"
+    experiment, *_ = paper.preset(row)
+    if experiment != f"experiment={name}" or row.p != run.p:
+        return False
     if run.epochs != run.config.get("max_epochs"):
-        return []
-    variant = "" if run.chosen_filter.absent else f"_{run.filter}"
-    preset = f"experiment={run.dataset}/{run.method}{variant}"
-    rows = []
-    for row in paper.rows():
-        if row.table not in PAPER_TABLES or paper.preset(row)[0] != preset or row.p != run.p:
-            continue
-        if row.metric == "alignment" or row.epochs in (run.epochs, None):
-            rows.append(row)
-    return rows
+        return False
+    return row.metric == "alignment" or row.epochs in (run.epochs, None)
 
 
 def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
@@ -180,11 +180,15 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
     runs = setting.counted
     differences = _differences(setting.group.first, row)
     if row.metric == "alignment":
-        measure, digits, missing = "alignment with C₊", 4, "not measured"
+        measure = "alignment with C₊"
+        digits = 4
+        missing = "not measured"
         values = setting.last["alignment/target_positive_paper_m"]
     else:
         top = row.metric.removeprefix("acc")
-        measure, digits, missing = f"linear top-{top} %", 2, "run rdm-solo linear on it"
+        measure = f"linear top-{top} %"
+        digits = 2
+        missing = "run rdm-solo linear on it"
         evaluation = most_common(runs)
         values = linear_accuracies(runs, evaluation, f"top{top}")
         if evaluation and evaluation.kind == "cached":
@@ -207,9 +211,9 @@ def _differences(run: RunFolder, row: paper.Row) -> list[str]:
     """Return the options in which a run differs from the preset of the paper's row."""
     options = setting_options(run.config, COMPARED_KEYS)
     options["batch_size"] = global_batch(run)
-    preset = setting_options(arguments.compose("config", paper.preset(row)), COMPARED_KEYS)
+    preset = arguments.compose("config", paper.preset(row))
     differences = []
-    for name, value in preset.items():
+    for name, value in setting_options(preset, COMPARED_KEYS).items():
         if options.get(name, value) != value:
             differences.append(f"{name}={options[name]} (preset: {value})")
     return [join_first(differences)] if differences else []

@@ -131,16 +131,17 @@ def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     kinds = collapse.kinds_of_collapse(epochs, Bounds(warmup=warmup, gap_epochs=None))
     # If several notes apply, a collapse is named first.
     kinds.sort(key=COLLAPSED.__contains__, reverse=True)
-    rules = [collapse.RULE[kind] for kind in kinds]
-    for rule in rules:
+    for kind in kinds:
+        rule = collapse.RULE[kind]
         if not rule.note:
             return Outcome(rule.answer, good=False)
-    if rules:
-        return Outcome(rules[0].answer, suspect=True, collapsed=kinds[0] in COLLAPSED)
+    if kinds:
+        answer = collapse.RULE[kinds[0]].answer
+        return Outcome(answer, suspect=True, collapsed=kinds[0] in COLLAPSED)
     measured = [epoch for epoch in epochs if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED)
-    if sum(epoch.epoch > warmup for epoch in measured) < collapse.IN_A_ROW:
+    if len(measured) < collapse.IN_A_ROW or measured[-collapse.IN_A_ROW].epoch <= warmup:
         return Outcome("too early to say")
     if not dimensions(run) or not math.isfinite(measured[-1].erank):
         return Outcome("no complete collapse; the rank was not measured")
@@ -167,7 +168,7 @@ def health(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
     _, ranks = latest(runs, FEATURES)
     if ranks:
         text = f"features: effective rank around the mean {mean_std(ranks, 1)}"
-        untrained = [run.untrained[FEATURES] for run in runs if FEATURES in run.untrained]
+        untrained = before_training(runs, FEATURES)
         if untrained:
             text += f" ({mean_std(untrained, 1)} before training)"
         numbers.append(text)
@@ -187,6 +188,11 @@ def health(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
         parts = [f"{answer} in {n} of {len(runs)} seeds" for answer, n in counts.items()]
         verdict = replace(verdict, answer=", ".join(parts))
     return verdict
+
+
+def before_training(runs: Sequence[RunFolder], column: str) -> list[float]:
+    """Return a column's values of the untrained networks."""
+    return [run.untrained[column] for run in runs if column in run.untrained]
 
 
 def _leads(run: RunFolder, gaps: np.ndarray, healthy: bool) -> Outcome:
@@ -278,13 +284,15 @@ def _low_pass(run: RunFolder) -> Outcome:
         return Outcome(UNMEASURED)
     if unfiltered(run):
         return Outcome("no filter separates the branches")
-    if by_order >= MIN_SORTED and by_direction >= MIN_DIRECTIONAL:
+    passes_sorted = by_order >= MIN_SORTED
+    passes_directional = by_direction >= MIN_DIRECTIONAL
+    if passes_sorted and passes_directional:
         return Outcome("yes, by both tests", good=True)
-    if by_order >= MIN_SORTED:
+    if passes_sorted:
         return Outcome("by sorted eigenvalues only")
     if by_order <= -MIN_DIRECTIONAL and by_direction <= -MIN_DIRECTIONAL:
         return Outcome("no, high-pass: the wrong way", good=False)
-    if by_direction >= MIN_DIRECTIONAL:
+    if passes_directional:
         return Outcome("by directions only")
     return Outcome("no clear slope")
 
