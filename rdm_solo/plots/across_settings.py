@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.plots import style
-from rdm_solo.plots.epochs import BRANCHES, axis_label
+from rdm_solo.plots.epochs import ACCURACIES, BRANCHES, axis_label
 from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs.groups import Group
 
@@ -22,10 +22,10 @@ LETTERS, LINE = 26, 0.16
 
 def accuracy(groups: Groups) -> str:
     """Return the column of the kNN accuracy, or of the online accuracy if kNN was not measured."""
-    for name in ("val/knn_acc1", "val/acc1"):
+    for name in ACCURACIES:
         if any(group.last(name) for group in groups):
             return name
-    return "val/knn_acc1"
+    return ACCURACIES[0]
 
 
 def panel_row(group: Group) -> tuple[str, str]:
@@ -35,11 +35,15 @@ def panel_row(group: Group) -> tuple[str, str]:
 
 def _with_exponents(all_groups: Groups) -> list[Group]:
     """Return all settings of the methods of which a filter was run with several exponents."""
-    exponents = defaultdict(set)
+    exponents: dict[Any, set[float]] = defaultdict(set)
+    rows = set()
     for group in all_groups:
         if group.first.p is not None:
-            exponents[panel_row(group), group.family].add(group.first.p)
-    rows = [row for (row, _), values in exponents.items() if len(values) > 1]
+            row = panel_row(group)
+            values = exponents[row, group.family]
+            values.add(group.first.p)
+            if len(values) > 1:
+                rows.add(row)
     return [group for group in all_groups if panel_row(group) in rows]
 
 
@@ -138,8 +142,9 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
             values = group.last(column)
             if not values:
                 continue
+            color = looks[group.label]["color"]
             marker = "X" if group.diverged else "o"
-            look = style.look("", looks[group.label]["color"], "none", marker)
+            look = style.look("", color, "none", marker)
             axes.plot(values, [y] * len(values), **look, markersize=2.6, alpha=0.55)
             axes.plot(np.mean(values), y, **look, markersize=6)
         axes.set_yticks(range(len(names)), [""] * len(names))

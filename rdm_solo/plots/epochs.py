@@ -5,13 +5,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
 from rdm_solo.plots.plot import Groups, Plot
 from rdm_solo.runs import columns
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, Column, charts
+from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
 from rdm_solo.runs.groups import Curve, Group, curve_of
 
 Kind = TypeVar("Kind", bound=Hashable)
@@ -28,6 +29,8 @@ ALIGNMENT = {
         "weighted by eigenvalues", style.GREY, style.DASHES, "^"
     ),
 }
+ACCURACIES = [column.name for column in reversed(charts()[ACCURACY])]
+MEASURES = [column.name for column in columns.measures()]
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
 
@@ -125,10 +128,10 @@ def _loss_scale(group: Group) -> str | float:
     caption="kNN classifies an image by the training images with the nearest features. The online "
     "classifier is trained along with the backbone and lags behind it.",
     needs="runs with labelled validation images and the kNN or the online accuracy enabled",
-    columns=[column.name for column in charts()[ACCURACY]],
+    columns=ACCURACIES,
 )
 def accuracies(groups: Groups, looks: style.Looks) -> Figure:
-    return _column_panels(groups, looks, charts()[ACCURACY][::-1])
+    return _column_panels(groups, looks, ACCURACIES)
 
 
 @partial(
@@ -137,18 +140,16 @@ def accuracies(groups: Groups, looks: style.Looks) -> Figure:
     caption="All are computed from the target's outputs, except the Epps–Pulley statistic, which "
     "is computed from the projections. The table of measures explains each one.",
     needs=DIAGNOSTICS,
-    columns=[column.name for column in columns.measures()],
+    columns=MEASURES,
 )
 def measures(groups: Groups, looks: style.Looks) -> Figure:
-    return _column_panels(groups, looks, columns.measures())
+    return _column_panels(groups, looks, MEASURES)
 
 
 # Every column that a figure above draws.
 _PLOTS = [value for value in globals().values() if isinstance(value, Plot)]
 _DRAWN = set().union(*(plot.columns for plot in _PLOTS))
-OTHER_COLUMNS = [
-    column for column in COLUMNS.values() if column.chart and column.name not in _DRAWN
-]
+OTHERS = [name for name, column in COLUMNS.items() if column.chart and name not in _DRAWN]
 
 
 @partial(
@@ -157,20 +158,21 @@ OTHER_COLUMNS = [
     caption="A panel for each column of metrics.csv that has a chart and is in no figure above. A "
     "panel's title is its chart, and the label of its vertical axis is the column.",
     needs=DIAGNOSTICS,
-    columns=[column.name for column in OTHER_COLUMNS],
+    columns=OTHERS,
 )
 def other_charts(groups: Groups, looks: style.Looks) -> Figure:
-    return _column_panels(groups, looks, OTHER_COLUMNS)
+    return _column_panels(groups, looks, OTHERS)
 
 
-def _column_panels(groups: Groups, looks: style.Looks, columns: Sequence[Column]) -> Figure:
+def _column_panels(groups: Groups, looks: style.Looks, names: Sequence[str]) -> Figure:
     """Draw one panel per column, with all settings that have measured it."""
     panels = []
-    for column in columns:
-        measured = [group for group in groups if group.last(column.name)]
+    for name in names:
+        column = COLUMNS[name]
+        measured = [group for group in groups if group.last(name)]
         for _, members in blocks(measured, lambda group: None):
-            lines = lines_of(members, column.name, looks)
-            panels.append(Panel(column.chart, column.label, lines, column))
+            lines = lines_of(members, name, looks)
+            panels.append(Panel(column.chart, column.label, lines, scale=name))
     return draw_panels(panels)
 
 
@@ -215,9 +217,9 @@ def share_limits(panels: Sequence[Axes], scales: Sequence[Hashable]) -> None:
         if axes.lines:
             by_scale[scale].append(axes)
     for same in by_scale.values():
-        bottoms, tops = zip(*(axes.get_ylim() for axes in same))
+        limits = np.array([axes.get_ylim() for axes in same])
         for axes in same:
-            axes.set_ylim(min(bottoms), max(tops))
+            axes.set_ylim(limits.min(), limits.max())
 
 
 def blocks(groups: Groups, kind: Callable[[Group], Kind]) -> list[tuple[Kind, list[Group]]]:

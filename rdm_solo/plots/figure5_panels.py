@@ -37,8 +37,10 @@ def _panel(axes: Axes, run: "Figure5") -> None:
     colours = style.looks(curve.variant for curve in run.curves)
     dashes = style.looks(curve.group for curve in run.curves)
     for curve in run.curves:
-        look = {**colours[curve.variant], "linestyle": dashes[curve.group]["linestyle"]}
-        look["label"] = f"{NAMES.get(curve.name, curve.name)}, slope {curve.slope:.2f}"
+        name = NAMES.get(curve.name, curve.name)
+        look = dict(colours[curve.variant])
+        look["linestyle"] = dashes[curve.group]["linestyle"]
+        look["label"] = f"{name}, slope {curve.slope:.2f}"
         if curve.trained and run.branch == "target":
             look["label"] += " (this run)"
             look["linewidth"] = 2.4
@@ -47,9 +49,13 @@ def _panel(axes: Axes, run: "Figure5") -> None:
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
     if run.branch == "online":
-        axes.set(xlabel=r"target's eigenvalue $\lambda_z$", ylabel="online filter")
+        axes.set_xlabel(r"target's eigenvalue $\lambda_z$")
+        axes.set_ylabel("online filter")
     else:
-        ratio = r"$\sqrt{\lambda_z/\lambda_p}$"
-        axes.set(xlabel=r"online eigenvalue $\lambda_p$", ylabel=f"target filter {ratio}")
+        axes.set_xlabel(r"online eigenvalue $\lambda_p$")
+        axes.set_ylabel(r"target filter $\sqrt{\lambda_z/\lambda_p}$")
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
-    style.panel_title(axes, f"{run.label} ({run.note})" if run.note else run.label)
+    title = run.label
+    if run.note:
+        title += f" ({run.note})"
+    style.panel_title(axes, title)

@@ -38,8 +38,11 @@ class Plot:
 
     def select(self, all_groups: Groups) -> list[Group]:
         """Return the settings to draw, without those that lack measurements."""
-        chosen = self.choose(all_groups)
-        return [group for group in chosen if any(map(self._can_draw, group.counted))]
+        groups = []
+        for group in self.choose(all_groups):
+            if any(map(self._can_draw, group.counted)):
+                groups.append(group)
+        return groups
 
     def _can_draw(self, run: RunFolder) -> bool:
         if self.columns:
