@@ -35,7 +35,7 @@ class RunFolder:
 
     folder: Path
     config: DictConfig
-    metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    metrics: dict[str, np.ndarray]
     spectra: dict[str, np.ndarray] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class RunFolder:
     @property
     def epochs(self) -> int:
         """The number of finished epochs."""
-        return len(self.metrics.get("epoch", ()))
+        return len(self.metrics["epoch"])
 
     @property
     def progress(self) -> str:
@@ -203,15 +203,19 @@ def load(folder: Path) -> RunFolder:
 
     summary = read(SUMMARY, partial(files.read_object, name=SUMMARY), {})
     linear = read(LINEAR, linear_file.read, {})
-    table = read(METRICS, metrics_file.read, metrics_file.Table({}, {}))
+    table = read(METRICS, metrics_file.read, metrics_file.Table({"epoch": np.empty(0)}, {}))
     spectra, broken = read(SPECTRA, spectra_files.read, ({}, []))
     metrics, measured = table.columns, table.measured
-    diverged = table.diverged or _diverged(summary, metrics)
+    diverged = table.diverged
+    recorded = summary.get("diverged")
+    if recorded and (metrics["epoch"] < recorded["epoch"]).all():  # not resumed since
+        diverged = diverged or recorded["epoch"]
     if diverged is not None:
-        measured = _before(diverged, measured, metrics)
-        metrics = _before(diverged, metrics, metrics)
-        spectra = _before(diverged, spectra, spectra)
-    done = len(metrics.get("epoch", ()))
+        measured = _before(diverged, measured, metrics["epoch"])
+        metrics = _before(diverged, metrics, metrics["epoch"])
+        if spectra:
+            spectra = _before(diverged, spectra, spectra["epoch"])
+    done = len(metrics["epoch"])
     missing += _shortcomings(folder, config, summary, done, diverged)
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
@@ -247,33 +251,17 @@ def _shortcomings(
         reasons.append(f"{done} of {planned} epochs")
     if done and not failure and not (folder / SUMMARY).exists():
         reasons.append(f"no {SUMMARY} (the run is still training, or was killed)")
-    elif not is_final(summary) and not 0 < planned <= done:
+    # Watch writes a preliminary summary after each epoch.
+    elif summary.get("ended") is False and not 0 < planned <= done:
         reasons.append("the watch was not closed (its loop is still running, or was killed)")
     return reasons
 
 
-def is_final(summary: Mapping[str, Any]) -> bool:
-    """Return whether a summary is final; ``Watch`` writes a preliminary one after each epoch."""
-    return summary.get("ended") is not False
-
-
-def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | None:
-    """Return the epoch that the summary records, unless the run has been resumed since."""
-    if not summary.get("diverged"):
-        return None
-    epoch: int = summary["diverged"]["epoch"]
-    resumed = (metrics.get("epoch", np.empty(0)) >= epoch).any()
-    return None if resumed else epoch
-
-
 def _before(
-    epoch: int, arrays: Mapping[str, np.ndarray], numbered: Mapping[str, np.ndarray]
+    epoch: int, arrays: Mapping[str, np.ndarray], epochs: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the rows before an epoch; ``numbered`` has the epoch of each row."""
-    if "epoch" not in numbered:
-        return dict(arrays)
-    rows = numbered["epoch"] < epoch
-    return {name: array[rows] for name, array in arrays.items()}
+    """Return the rows before an epoch; ``epochs`` has the epoch of each row."""
+    return {name: array[epochs < epoch] for name, array in arrays.items()}
 
 
 def checked_config(folder: Path) -> DictConfig:

@@ -59,17 +59,12 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
     """Drop the rows after epoch ``done``, from which a run resumes, and return the others."""
     rows: list[dict[str, float]] = []
     if done and (folder / METRICS).is_file():
-        table = read(folder)
-        if table.untrained:
-            rows.append({"epoch": 0, **table.untrained})
-        for i, epoch in enumerate(table.columns["epoch"]):
-            if epoch > done:
-                continue
-            row: dict[str, float] = {"epoch": int(epoch)}
-            for name, values in table.columns.items():
-                if name != "epoch" and not np.isnan(values[i]):
-                    row[name] = float(values[i])
-            rows.append(row)
+        reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
+        for texts in reader:
+            epoch = int(texts.pop("epoch"))
+            if epoch <= done:
+                values = {name: float(text) for name, text in texts.items() if text}
+                rows.append({"epoch": epoch, **values})
     if rows:
         write(folder, rows)
     else:
