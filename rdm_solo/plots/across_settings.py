@@ -72,17 +72,20 @@ def sweep(groups: Groups, looks: style.Looks) -> Figure:
             _draw_against_p(accuracies, same, accuracy(groups), solid)
             _draw_against_p(gaps, same, "erank/gap", solid)
             for column, branch in BRANCHES.items():
-                # The colour is the filter's; a single filter leaves it to the branch.
-                color = look["color"] if several else branch["color"]
-                _draw_against_p(ranks, same, column, {**branch, "label": family, "color": color})
+                both = {**branch, "label": family}
+                if several:  # a single filter leaves the colour to the branch
+                    both["color"] = look["color"]
+                _draw_against_p(ranks, same, column, both)
         _label_panel(accuracies, accuracy(groups))
         _label_panel(ranks, "erank/target")
         _label_panel(gaps, "erank/gap")
         style.panel_title(accuracies, ", ".join(row))
     # Entries of the legend for the branches.
     for branch in BRANCHES.values():
-        color = style.GREY if several else branch["color"]
-        panels[-1].plot([], [], **{**branch, "color": color})
+        entry = dict(branch)
+        if several:
+            entry["color"] = style.GREY
+        panels[-1].plot([], [], **entry)
     return figure
 
 
@@ -131,7 +134,11 @@ def _several(all_groups: Groups) -> Groups:
 )
 def comparison(groups: Groups, looks: style.Looks) -> Figure:
     measured = accuracy(groups)
-    upwards = sorted(groups, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
+
+    def mean(group: Group) -> float:
+        return float(np.mean(group.last(measured) or [-np.inf]))
+
+    upwards = sorted(groups, key=mean)
     width = LETTERS * style.char_width(8)
     names = [style.wrap(group.label, width, 8) for group in upwards]
     lines = 1 + max(name.count("\n") for name in names)

@@ -44,12 +44,16 @@ def _compared(settings: Sequence[Setting]) -> list[str]:
         if group.first.p is not None:
             exponents.add(group.first.p)
     names.pop("", None)
-    filters = "; ".join(names) if len(names) < LIMIT else join_first(names)
+    filters = "; ".join(names)
+    if len(names) >= LIMIT:
+        filters = join_first(names)
     if len(exponents) > 1:
         filters += f", p = {min(exponents):g} … {max(exponents):g}"
     elif exponents:
         filters = filters.replace("^p", f"^{exponents.pop():g}")
-    return [*methods, filters] if len(methods) == 1 else [filters]
+    if len(methods) > 1:
+        return [filters]
+    return [*methods, filters]
 
 
 def first_answers(settings: Sequence[Setting]) -> list[Verdict]:
@@ -95,7 +99,9 @@ def overview(settings: Sequence[Setting]) -> Verdict:
     """Return how many of several settings are healthy, and what is wrong with the others."""
     healthy, unfinished = 0, 0
     unhealthy = []
+    epochs = set()
     for setting in settings:
+        epochs.add(setting.counted[0].epochs)
         if setting.health.good:
             healthy += 1
         if setting.health.level in ("bad", "suspect"):
@@ -105,7 +111,7 @@ def overview(settings: Sequence[Setting]) -> Verdict:
     numbers = []
     if unfinished:
         numbers.append(f"{unfinished} of {len(settings)} settings have not finished")
-    if len({setting.counted[0].epochs for setting in settings}) > 1:
+    if len(epochs) > 1:
         numbers.append(
             "The settings have unequal numbers of epochs, which favours the longer runs."
         )
@@ -165,7 +171,10 @@ def best(question: str, column: Column, settings: Sequence[Setting]) -> Verdict:
     winner, *others = sorted(filter(seeds, settings), key=mean, reverse=True)
     tied, unknown = [], []
     for other in others:
-        deviations = [statistics.stdev(x) for x in (seeds(winner), seeds(other)) if len(x) > 1]
+        deviations = []
+        for values in (seeds(winner), seeds(other)):
+            if len(values) > 1:
+                deviations.append(statistics.stdev(values))
         if not deviations:
             unknown.append(other.label)
         elif mean(winner) - mean(other) <= max(deviations):

@@ -174,8 +174,8 @@ def health(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
         numbers.append(text)
     verdict = _combine("Is it alive?", outcomes, numbers)
     # A single bad seed makes a setting bad; a collapse makes it bad if all seeds collapsed.
-    scores = {outcome.good for outcome in outcomes}
-    if False in scores or all(outcome.collapsed for outcome in outcomes):
+    _, scores, _, collapsed = zip(*outcomes)
+    if False in scores or all(collapsed):
         verdict = replace(verdict, good=False)
     # Of several seeds, only those that are not healthy are named.
     counts: Counter[str] = Counter()
@@ -327,15 +327,15 @@ def _combine(
     question: str, outcomes: Sequence[Outcome], numbers: Sequence[str], caveat: str = ""
 ) -> Verdict:
     """Combine the runs' answers; count each answer if they differ."""
-    counts = Counter(outcome.answer for outcome in outcomes)
-    answer = outcomes[0].answer
+    answers, scores, *_ = zip(*outcomes)  # a sequence of each field
+    counts = Counter(answers)
+    answer = answers[0]
     if len(counts) > 1:
         parts = [f"{answer} ({n} of {len(outcomes)})" for answer, n in counts.most_common()]
         answer = "; ".join(parts)
     elif answer == UNMEASURED:
         numbers, caveat = ["diagnostics off, or stopped in the first epoch"], ""
-    scores = {outcome.good for outcome in outcomes}
-    good = outcomes[0].good if len(scores) == 1 else None
+    good = scores[0] if len(set(scores)) == 1 else None
     suspect = not all(outcome.healthy for outcome in outcomes)
     return Verdict(question, answer, good, numbers, caveat, suspect)
 

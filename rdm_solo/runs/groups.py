@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,15 +90,18 @@ class Group:
 
     def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
         """Return the last measured epoch and its arrays ``(seeds, k)``; 0 and {} if none."""
-        measured = [run.spectra for run in self.counted if run.has_spectra()]
-        if not measured:
+        seeds: dict[int, list[dict[str, np.ndarray]]] = defaultdict(list)  # by last epoch
+        for run in self.counted:
+            if run.has_spectra():
+                arrays = run.spectrum()
+                seeds[int(arrays["epoch"])].append(arrays)
+        if not seeds:
             return 0, {}
-        last = max(spectra["epoch"][-1] for spectra in measured)
-        seeds = [spectra for spectra in measured if spectra["epoch"][-1] == last]
-        arrays = {}
-        for name in set.intersection(*map(set, seeds)):
-            arrays[name] = np.stack([spectra[name][-1] for spectra in seeds])
-        return int(last), arrays
+        last = max(seeds)
+        stacks = {}
+        for name in set.intersection(*map(set, seeds[last])):
+            stacks[name] = np.stack([arrays[name] for arrays in seeds[last]])
+        return last, stacks
 
 
 def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
@@ -171,7 +175,8 @@ def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:
     stack = np.full((len(runs), last), np.nan)
     for row, run in zip(stack, runs):
         if column in run.metrics:
-            row[run.metrics["epoch"].astype(int) - 1] = run.metrics[column]
+            epochs = run.metrics["epoch"].astype(int)
+            row[epochs - 1] = run.metrics[column]
     measured = np.isfinite(stack).any(axis=0)
     return over_seeds(x[measured], stack[:, measured])
 
@@ -183,9 +188,10 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     array([3., 5.])
     """
     finite = np.ma.masked_invalid(stack)
-    mean, low, high = finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0)
+    curves = (finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0))
     # NaN where no seed has a value.
-    return Curve(x, mean.filled(np.nan), low.filled(np.nan), high.filled(np.nan))
+    mean, low, high = (curve.filled(np.nan) for curve in curves)
+    return Curve(x, mean, low, high)
 
 
 def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
