@@ -18,13 +18,20 @@ from rdm_solo.train import compose
 
 
 def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = True, **changed):
-    """Write a run's folder, as far as it is to go."""
+    """Write a run's folder, as far as it is to go, and return it."""
     config = {**written_runs.config(-0.5, 3), **changed}
     columns = {"epoch": list(range(1, epochs + 1)), "erank/online": [2.5, 3.5, 4.5, 5.5][:epochs]}
-    arrays = {"lam_online": np.ones((epochs, 4))} if spectra else {}
+    arrays = {}
+    if spectra:
+        arrays["lam_target"] = np.ones((epochs, 4))
     written_runs.write_folder(folder, config, columns, arrays)
     if summary:
         (folder / "summary.json").write_text(json.dumps({"seed": 3, "config": config}))
+    return folder
+
+
+def write_table(folder: Path, *lines: str) -> None:
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
 LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
@@ -41,45 +48,43 @@ LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
     ],
 )
 def test_labels(filter, p, label, tmp_path):
-    write(tmp_path / "run", filter=filter, p=p)
-    assert runs.load(tmp_path / "run").label == f"SimSiam{label}"
+    folder = write(tmp_path / "run", filter=filter, p=p)
+    assert runs.load(folder).label == f"SimSiam{label}"
 
 
 def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
-    folder = tmp_path / "run"
-    write(folder, epochs=2, summary=False)
-    assert runs.load(folder).epochs == 2
-    assert {"2 of 3 epochs", "no summary.json"} <= {what[:15] for what in runs.load(folder).missing}
+    folder = write(tmp_path / "run", epochs=2, summary=False)
+    run = runs.load(folder)
+    assert run.epochs == 2
+    assert run.missing[0] == "2 of 3 epochs"
+    assert "summary.json" in run.missing[1]
     (folder / "spectra" / "epoch_0001.npz").write_bytes(b"PK\x03\x04 half")
     run = runs.load(folder)
     assert run.spectra["epoch"].tolist() == [2]
-    assert "spectra/epoch_0001.npz cannot be read and is left out" in run.missing
+    assert "spectra/epoch_0001.npz" in run.missing[-1]
     (folder / "summary.json").write_text('{"last": {"ep')
     (folder / "linear.json").write_text('{"protocol": [{"seed": 0, "to')
     (folder / "metrics.csv").write_bytes(b"\xff\xfe\x00 no table")
-    missing = " ".join(runs.load(folder).missing)
-    for name in ("summary.json", "linear.json", "metrics.csv"):
-        assert f"{name} cannot be read (" in missing
+    sentences = runs.load(folder).missing
+    for name, sentence in zip(("summary.json", "linear.json", "metrics.csv"), sentences):
+        assert sentence.startswith(f"{name} cannot be read (")
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
-    write(tmp_path / "run", max_epochs=4, epochs=4)
-    lines = ["epoch,train/loss,erank/online", "1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2"]
-    (tmp_path / "run" / "metrics.csv").write_text("\n".join([*lines, ""]))
-    run = runs.load(tmp_path / "run")
+    folder = write(tmp_path / "run", max_epochs=4, epochs=4)
+    table = ("epoch,train/loss,erank/online", "1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2")
+    write_table(folder, *table)
+    run = runs.load(folder)
     assert (run.diverged, run.epochs, run.spectra["epoch"].tolist()) == (2, 1, [1])
     assert run.last("train/loss") == -0.5
-    assert run.missing == (
-        "it diverged in epoch 2 (values from that epoch on are left out)",
-        "1 of 4 epochs",
-    )
+    assert len(run.missing) == 2
 
 
 def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
-    write(tmp_path / "run", epochs=2)
-    (tmp_path / "run" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,,3\n2,-1,nan\n")
-    run = runs.load(tmp_path / "run")
+    folder = write(tmp_path / "run", epochs=2)
+    write_table(folder, "epoch,train/loss,val/acc1", "1,,3", "2,-1,nan")
+    run = runs.load(folder)
     assert (run.diverged, run.epochs) == (None, 2)
     # A NaN that was written is no value, and the value before it does not stand for it.
     assert math.isnan(run.last("val/acc1"))
@@ -93,44 +98,47 @@ def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
 def test_the_summary_says_when_a_run_diverged_until_it_is_resumed(
     epochs, epoch, diverged, tmp_path
 ):
-    write(tmp_path / "run", epochs=epochs)
-    (tmp_path / "run" / "summary.json").write_text(json.dumps({"diverged": {"epoch": epoch}}))
-    run = runs.load(tmp_path / "run")
+    folder = write(tmp_path / "run", epochs=epochs)
+    (folder / "summary.json").write_text(json.dumps({"diverged": {"epoch": epoch}}))
+    run = runs.load(folder)
     assert (run.diverged, run.epochs) == (diverged, epochs)
 
 
 def test_a_sweep_is_its_runs_in_their_order(tmp_path):
     for job in range(11):
         write(tmp_path / "sweep" / f"{job}_simsiam_p={-job}", p=-job)
-    write(tmp_path / "single", p=1)
-    (tmp_path / "sweep" / "multirun.yaml").write_text("")
-    members = runs.find([tmp_path / "sweep", tmp_path / "single", tmp_path / "single"])
-    assert [run.p for run in members] == [*(-float(job) for job in range(11)), 1.0]
+    single = write(tmp_path / "single", p=1)
+    members = runs.find([tmp_path / "sweep", single, single])
+    assert [run.p for run in members] == [*range(0, -11, -1), 1]
 
 
 def test_a_sweep_is_no_run_and_its_runs_are_named(tmp_path):
     write(tmp_path / "sweep" / "0_simsiam")
-    with pytest.raises(ValueError, match=r"is a sweep or .*, so pass one:\n.*0_simsiam$"):
+    with pytest.raises(UserError, match="0_simsiam"):
         runs.load(tmp_path / "sweep")
 
 
 @pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: [1]"])
 def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tmp_path):
-    write(tmp_path / "good")
-    (tmp_path / "other" / ".hydra").mkdir(parents=True)
-    (tmp_path / "other" / ".hydra" / "config.yaml").write_text(config)
-    with pytest.raises(ValueError, match="other"):
+    good = write(tmp_path / "good")
+    other = tmp_path / "other"
+    (other / ".hydra").mkdir(parents=True)
+    (other / ".hydra" / "config.yaml").write_text(config)
+    with pytest.raises(UserError, match="other"):
         runs.find([tmp_path])
     readable, broken = runs.scan([tmp_path])
-    assert [run.folder.name for run in readable] == ["good"]
-    assert list(broken) == [tmp_path / "other"]
+    assert [run.folder for run in readable] == [good]
+    assert list(broken) == [other]
 
 
 def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
-    write(tmp_path / "none", epochs=0, spectra=False, summary=False)
-    assert runs.load(tmp_path / "none").missing == ("no row in metrics.csv: no epoch has finished",)
-    write(tmp_path / "off", spectra=False)
-    assert runs.load(tmp_path / "off").missing == ("no spectra (diagnostics were off?)",)
+    folder = write(tmp_path / "none", epochs=0, spectra=False, summary=False)
+    assert runs.load(folder).missing == ("no row in metrics.csv: no epoch has finished",)
+    folder = write(tmp_path / "off", spectra=False)
+    run = runs.load(folder)
+    assert run.missing == ("no spectra (diagnostics were off?)",)
+    with pytest.raises(UserError, match="diagnostics"):
+        run.spectrum()
 
 
 @pytest.mark.parametrize(

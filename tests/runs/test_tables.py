@@ -21,11 +21,11 @@ def test_a_table_is_read_back_as_it_was_written(tmp_path):
     table = metrics_file.read(tmp_path)
     assert table.untrained == {"erank/online": 9.5}
     assert table.diverged is None
-    np.testing.assert_array_equal(table.columns["epoch"], [1, 2, 3])
+    assert table.columns["epoch"].tolist() == [1, 2, 3]
     np.testing.assert_array_equal(table.columns["erank/online"], [3.25, math.nan, 1 / 3])
     assert table.measured["erank/online"].tolist() == [True, False, True]
     assert not table.measured["val/acc1"].any()
-    np.testing.assert_array_equal(runs.read_metrics(tmp_path)["train/loss"], [-0.5, -0.75, -0.875])
+    assert table.columns["train/loss"].tolist() == [-0.5, -0.75, -0.875]
 
 
 @pytest.mark.parametrize("done", [1, 2, 3])
@@ -56,15 +56,11 @@ def test_a_line_that_was_cut_off_has_no_further_values(tmp_path):
     assert metrics_file.read(tmp_path).measured["train/loss"].tolist() == [True, False]
 
 
-def write_spectra(folder, **epochs):
-    for epoch, arrays in epochs.items():
-        spectra_files.write(folder, int(epoch[1:]), arrays)
-
-
 def test_spectra_before_a_change_of_the_diagnostics_are_left_out(tmp_path):
     small = {"lam_online": np.array([2.0, 1.0]), "rows": np.array(7)}
     large = {"lam_online": np.array([3.0, 2.0, 1.0]), "rows": np.array(8)}
-    write_spectra(tmp_path, _3=large, _1=small, _2=large)
+    for epoch, arrays in ((3, large), (1, small), (2, large)):
+        spectra_files.write(tmp_path, epoch, arrays)
     arrays, broken = spectra_files.read(tmp_path)
     assert broken == []
     assert arrays["epoch"].tolist() == [2, 3]
@@ -73,8 +69,8 @@ def test_spectra_before_a_change_of_the_diagnostics_are_left_out(tmp_path):
 
 
 def test_spectra_after_the_resumed_epoch_are_removed(tmp_path):
-    lam = {"lam_online": np.ones(2)}
-    write_spectra(tmp_path, _1=lam, _2=lam, _3=lam)
+    for epoch in (1, 2, 3):
+        spectra_files.write(tmp_path, epoch, {"lam_online": np.ones(2)})
     spectra_files.truncate(tmp_path, 2)
     by_epoch, _ = spectra_files.read_epochs(tmp_path)
     assert list(by_epoch) == [1, 2]
@@ -87,11 +83,10 @@ class Bomb:
         return pytest.fail, ("the pickle was executed",)
 
 
-@pytest.mark.parametrize(
-    "array", [np.array([Bomb()], dtype=object), np.array(["text"])], ids=["object", "text"]
-)
-def test_only_numbers_are_read_from_spectra(array, tmp_path):
-    write_spectra(tmp_path, _1={"lam_online": np.ones(2)}, _2={"lam_online": array})
+@pytest.mark.parametrize("value", [Bomb(), "text"])
+def test_only_numbers_are_read_from_spectra(value, tmp_path):
+    spectra_files.write(tmp_path, 1, {"lam_online": np.ones(2)})
+    spectra_files.write(tmp_path, 2, {"lam_online": np.array([value])})
     by_epoch, broken = spectra_files.read_epochs(tmp_path)
     assert list(by_epoch) == [1]
     assert broken == ["spectra/epoch_0002.npz"]
