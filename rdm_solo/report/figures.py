@@ -24,12 +24,12 @@ OPEN = 4  # figures that the page shows without a click
 
 def _asymmetric(groups: Groups) -> list[Group]:
     """Return the settings with a checkpoint and an asymmetric design."""
-    return [
-        group
-        for group in groups
-        if group.first.description.asymmetry in ASYMMETRIES
-        and checkpoints.present(group.counted[0].folder)
-    ]
+    asymmetric = []
+    for group in groups:
+        is_asymmetric = group.first.description.asymmetry in ASYMMETRIES
+        if is_asymmetric and checkpoints.present(group.counted[0].folder):
+            asymmetric.append(group)
+    return asymmetric
 
 
 @partial(

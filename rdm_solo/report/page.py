@@ -16,6 +16,7 @@ from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.judged import Setting
 from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
 from rdm_solo.runs.columns import ACCURACY, Column
+from rdm_solo.runs.folder import RunFolder
 
 _KINDS = [
     f"{rule.kind.capitalize()}: {rule.definition}." for rule in COLLAPSE if rule.kind != WRONG_WAY
@@ -77,7 +78,9 @@ def page(
     environment.filters["last_value"] = tables.last_value
     sections: dict[str, Any] = {}
     if settings:
-        runs = [run for setting in settings for run in setting.group.runs]
+        runs: list[RunFolder] = []
+        for setting in settings:
+            runs += setting.group.runs
         folders = [run.folder for run in runs]
         sections = {
             "overview_columns": _measured(tables.OVERVIEW, settings),

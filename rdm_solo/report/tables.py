@@ -146,9 +146,9 @@ def relative(paths: Sequence[Path]) -> list[str]:
     >>> relative([Path("runs/byol/30"), Path("runs/swav/30")])
     ['byol/30', 'swav/30']
     """
-    absolute = [Path(os.path.abspath(path)) for path in paths]
-    shared = os.path.commonpath([path.parent for path in absolute])
-    return [path.relative_to(shared).as_posix() for path in absolute]
+    absolute = list(map(os.path.abspath, paths))
+    shared = os.path.commonpath(map(os.path.dirname, absolute))
+    return [Path(path).relative_to(shared).as_posix() for path in absolute]
 
 
 def paper_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:

@@ -217,7 +217,8 @@ def load(folder: Path) -> RunFolder:
             spectra = _before(diverged, spectra, spectra["epoch"])
     done = len(metrics["epoch"])
     missing += _shortcomings(folder, config, summary, done, diverged)
-    missing += [f"{name} cannot be read and is left out" for name in broken]
+    for name in broken:
+        missing.append(f"{name} cannot be read and is left out")
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
     return RunFolder(

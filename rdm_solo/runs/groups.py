@@ -81,7 +81,7 @@ class Group:
     @property
     def diverged(self) -> bool:
         """Whether all runs diverged."""
-        return all(run.diverged is not None for run in self.runs)
+        return self.counted[0].diverged is not None
 
     def last(self, column: str) -> list[float]:
         """Return the counted runs' values in the last epoch that measured the column."""
@@ -188,9 +188,10 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     array([3., 5.])
     """
     finite = np.ma.masked_invalid(stack)
-    curves = (finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0))
     # NaN where no seed has a value.
-    mean, low, high = (curve.filled(np.nan) for curve in curves)
+    mean = finite.mean(axis=0).filled(np.nan)
+    low = finite.min(axis=0).filled(np.nan)
+    high = finite.max(axis=0).filled(np.nan)
     return Curve(x, mean, low, high)
 
 

@@ -23,9 +23,9 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
 
 def truncate(folder: Path, done: int) -> None:
     """Remove the spectra after epoch ``done``, from which a run resumes."""
-    kept = {_path(folder, epoch) for epoch in range(1, done + 1)}
-    for path in (folder / SPECTRA).glob("*.npz"):
-        if path not in kept:
+    last = _path(folder, done)
+    for path in last.parent.glob("*.npz"):
+        if path > last:
             path.unlink()
 
 
