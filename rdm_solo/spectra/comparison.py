@@ -21,7 +21,8 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     tensor([2., 1.], dtype=torch.float64)
     """
     lam_p = lam_p.double().clamp_min(0)
-    lam_z = _nan_if_noise(lam_z.double().clamp_min(0))
+    lam_z = lam_z.double().clamp_min(0)
+    lam_z = _nan_if_noise(lam_z)
     # Take roots first, because the ratio of two eigenvalues may be out of float64's range.
     return lam_p.sqrt() / lam_z.sqrt()
 
@@ -44,7 +45,8 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
     lam_plus = lam_plus.double().clamp_min(0)
-    return lam_plus / (_nan_if_noise(lam_z.double()) + weight_decay)
+    lam_z = _nan_if_noise(lam_z.double())
+    return lam_plus / (lam_z + weight_decay)
 
 
 def leading(lam: Tensor) -> int:
@@ -57,8 +59,7 @@ def leading(lam: Tensor) -> int:
     # The tolerance makes the count independent of the rounding of the sum.
     share = 0.9999 - 1e-9
     is_too_few = lam.cumsum(0) < share * lam.sum()
-    count = int(is_too_few.sum()) + 1
-    return min(count, len(lam))
+    return int(is_too_few.sum()) + 1
 
 
 def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = False) -> Tensor:
@@ -66,7 +67,7 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
 
     :math:`u_i` are the first ``m`` eigenvectors of :math:`C_z`, by default as many as have 99.99 %
     of the eigenvalues' sum. The paper uses 512, and 128 for BYOL (Appendix B.3). ``weighted`` uses
-    eigenvalues as weights, so that many tiny directions do not dominate. NaN in a matrix gives NaN.
+    eigenvalues as weights, so that many tiny directions do not dominate.
 
     Shapes: ``(k, k), (k, k) -> ()``.
 
@@ -74,35 +75,36 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     >>> alignment(C @ C, C)
     tensor(1., dtype=torch.float64)
     """
-    is_finite = C_p.isfinite().all() & C_z.isfinite().all()
-    if not bool(is_finite):
-        return C_z.new_tensor(torch.nan, dtype=torch.float64)
-    C_p, C_z = symmetric(C_p, "alignment"), symmetric(C_z, "alignment")
+    C_p = symmetric(C_p)
+    C_z = symmetric(C_z)
     lam, u = descending_eigenvectors(C_z)
     if m is None:
         m = leading(lam)
-    energy, norm = energy_and_norm(C_p, u)
-    return weighted_cosine(energy, norm, lam, m, weighted)
+    _, cosines = energy_and_cosine(C_p, u)
+    return mean_cosine(cosines, lam, m, weighted)
 
 
-def energy_and_norm(C: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`u_i^T C u_i` and :math:`\|C u_i\|` for the columns :math:`u_i`."""
+def energy_and_cosine(C: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`u_i^T C u_i` and :math:`\cos(u_i, C u_i)` for the columns :math:`u_i`."""
     image = C @ u
     energy = (u * image).sum(0)
-    norm: Tensor = torch.linalg.vector_norm(image, dim=0)
-    return energy, norm
+    norm = image.norm(dim=0)
+    return energy, cosine(energy, norm)
 
 
-def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
-    r"""Return the mean of :math:`u_i^T C u_i / \|C u_i\|` over the first m directions.
+def cosine(energy: Tensor, norm: Tensor) -> Tensor:
+    r"""Return :math:`u_i^T C u_i / \|C u_i\|`, which is 0 if C maps :math:`u_i` to 0."""
+    return energy / torch.where(norm > 0, norm, 1.0)
 
-    The numerators are ``energy``, the denominators ``norm``. If C maps u to 0, the cosine is 0.
-    """
-    cosine = energy / torch.where(norm > 0, norm, 1.0)
-    weights = torch.ones_like(lam[:m])
-    if weighted and lam[:m].sum() > 0:
-        weights = lam[:m]
-    return (cosine[:m] * weights).sum() / weights.sum()
+
+def mean_cosine(cosines: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
+    """Return the mean of the first m cosines, weighted by the eigenvalues or not."""
+    lam = lam[:m]
+    weights = torch.ones_like(lam)
+    if weighted and lam.sum() > 0:
+        weights = lam
+    weighted_cosines = cosines[:m] * weights
+    return weighted_cosines.sum() / weights.sum()
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:
@@ -114,14 +116,16 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     tensor(1., dtype=torch.float64)
     """
     ranks = []
-    for vector in (a.double(), b.double()):
+    for vector in (a, b):
+        vector = vector.double()
         if len(vector) < 2 or vector.max() - vector.min() <= 1e-6 * vector.abs().max():
             return vector.new_zeros(())
         _, inverse, counts = torch.unique(vector, return_inverse=True, return_counts=True)
         last_ranks = counts.cumsum(0).double()
         mean_ranks = last_ranks - (counts - 1) / 2
         ranks.append(mean_ranks[inverse])
-    return torch.corrcoef(torch.stack(ranks))[0, 1]
+    both = torch.stack(ranks)
+    return torch.corrcoef(both)[0, 1]
 
 
 def monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
@@ -136,11 +140,14 @@ def monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
     tensor(1., dtype=torch.float64)
     """
     is_finite = curve.isfinite()
-    curve, lam = curve[is_finite], lam[is_finite]
+    curve = curve[is_finite]
+    lam = lam[is_finite]
     correlation = spearman(curve, lam)
     if correlation == 0:
         return correlation
     # Put the same values in the best order for this sign.
+    falls = bool(correlation < 0)
     best_curve = curve.sort().values
-    best_lam = lam.sort(descending=bool(correlation < 0)).values
-    return correlation / spearman(best_curve, best_lam).abs()
+    best_lam = lam.sort(descending=falls).values
+    best = spearman(best_curve, best_lam)
+    return correlation / best.abs()

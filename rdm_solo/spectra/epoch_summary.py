@@ -62,13 +62,13 @@ def summarize(
 
     ``spacing`` is the eps of the online outputs' dtype.
     """
-    on_cpu = {name: x.cpu() for name, x in moments._asdict().items() if x is not None}
-    moments = Moments(**on_cpu)
+    moments.apply(Tensor.cpu)
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
     # Behind a bottleneck, the online outputs have only rounding noise in many directions. Rounding
     # to a dtype adds up to about eps^2 / 6k of the total to each of k directions (measured).
-    noise = max(ranks.ROUNDING, spacing**2 / dim) * moments.lam_p.sum()
+    share = max(ranks.ROUNDING, spacing**2 / dim)
+    noise = share * moments.lam_p.sum()
     lam_p = moments.lam_p.where(moments.lam_p > noise, 0.0)
     energy_p = moments.energy_p.where(moments.energy_p > noise, 0.0)
     curve = comparison.filter_curve(lam_p, lam_z)
@@ -80,24 +80,19 @@ def summarize(
     # Exclude the eigenvectors of rounding noise, which are arbitrary.
     is_signal = lam_z > ranks.noise_floor(lam_z)
     m = max(1, min(m, int(is_signal.sum())))
-    scalars = scalars | {
-        **_ranks(moments, rows, dim, sampled),
-        "filter/monotonicity": comparison.monotonicity(curve[:leading], lam_z[:leading]),
-        "filter/monotonicity_directional": comparison.monotonicity(
-            directional[:leading], lam_z[:leading]
-        ),
-    }
-    for name, energy, norm in (
-        ("alignment/online_target", moments.energy_p, moments.norm_p),
-        ("alignment/target_positive", moments.energy_plus, moments.norm_plus),
-    ):
-        if energy is None or norm is None:
-            continue
+    scalars |= _ranks(moments, rows, dim, sampled)
+    for name, gain in (("", curve), ("_directional", directional)):
+        order = comparison.monotonicity(gain[:leading], lam_z[:leading])
+        scalars[f"filter/monotonicity{name}"] = order
+    cosines = {"online_target": moments.cosine_p}
+    if moments.cosine_plus is not None:
+        cosines["target_positive"] = moments.cosine_plus
+    for pair, values in cosines.items():
         for rule, count in (("", leading), ("_paper_m", m)):
-            for weights in ("", "_weighted"):
-                scalars[f"{name}{weights}{rule}"] = comparison.weighted_cosine(
-                    energy, norm, lam_z, count, weighted=bool(weights)
-                )
+            mean = comparison.mean_cosine(values, lam_z, count, weighted=False)
+            weighted_mean = comparison.mean_cosine(values, lam_z, count, weighted=True)
+            scalars[f"alignment/{pair}{rule}"] = mean
+            scalars[f"alignment/{pair}_weighted{rule}"] = weighted_mean
     return Spectra(
         lam_online=moments.lam_p,
         lam_target=lam_z,
@@ -111,9 +106,17 @@ def summarize(
         dimensions=dim,
         rows=rows,
         sampled=sampled,
-        scalars={name: float(value) for name, value in scalars.items()},
+        scalars=finite_scalars(scalars),
         warning=_warning(rows, dim, sampled),
     )
+
+
+def finite_scalars(values: dict[str, Tensor]) -> dict[str, float]:
+    """Return the values as numbers, without those that are NaN because they are undefined.
+
+    Alpha-ReQ is undefined for few eigenvalues, and LiDAR for features that are far too large.
+    """
+    return {name: float(value) for name, value in values.items() if value.isfinite()}
 
 
 def _warning(rows: int, dim: int, sampled: bool) -> str | None:
@@ -138,7 +141,9 @@ def _ranks(moments: Moments, rows: int, dim: int, sampled: bool) -> dict[str, Te
     RankMe is excluded for sampled rows. It depends on small singular values, and N rows have at
     most N of them (eigenvalues 1/i at k=6000, N=1024: 0.18 of the true value).
     """
-    lam_p, lam_z, lam_cov = moments.lam_p, moments.lam_z, moments.lam_covariance
+    lam_p = moments.lam_p
+    lam_z = moments.lam_z
+    lam_covariance = moments.lam_covariance
     online = ranks.effective_rank(lam_p)
     target = ranks.effective_rank(lam_z)
     values = {
@@ -152,11 +157,10 @@ def _ranks(moments: Moments, rows: int, dim: int, sampled: bool) -> dict[str, Te
             values[f"rankme/{branch}"] = ranks.rankme(lam, rows=rows)
         values[f"stable_rank/{branch}"] = ranks.stable_rank(lam)
         values[f"participation_ratio/{branch}"] = ranks.participation_ratio(lam)
-    values["nesum/target"] = ranks.nesum(lam_cov)
-    alpha, r2 = ranks.alpha_req(lam_cov)
-    if bool(alpha.isfinite()):
-        values["alpha_req/target"] = alpha
-        values["alpha_req_r2/target"] = r2
+    values["nesum/target"] = ranks.nesum(lam_covariance)
+    alpha, r2 = ranks.alpha_req(lam_covariance)
+    values["alpha_req/target"] = alpha
+    values["alpha_req_r2/target"] = r2
     if moments.lam_lidar is not None:
         values["lidar/target"] = smoothed_rank(moments.lam_lidar, dim)
     if moments.lam_centred is not None:

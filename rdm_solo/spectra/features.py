@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra import ranks, rows
+from rdm_solo.spectra.epoch_summary import finite_scalars
 from rdm_solo.spectra.moments import centred_eigenvalues
 from rdm_solo.spectra.sums import SumMetric, full_gram, step_mean, upper_gram, valid_rows
 
@@ -43,20 +44,25 @@ class FeatureSpectra(SumMetric):
         for count, view in enumerate(views):
             x = view.double().where(valid[:, None], 0.0)
             if count:  # Helmert contrast with the mean of the previous views
-                contrast = (sums / count - x) * (count / (count + 1)) ** 0.5
+                difference = sums / count - x
+                contrast = difference * (count / (count + 1)) ** 0.5
                 self.within += upper_gram(contrast)
             sums += x
         self.between += upper_gram(sums / len(views) ** 0.5)
         total = sums.sum(0)
         self.total += total
-        self.means_squared += step_mean(total, valid.repeat(len(views))).square().sum()
-        self.samples += valid.sum()
-        self.views += valid.sum() * len(views)
+        samples = valid.sum()
+        rows = samples * len(views)
+        self.samples += samples
+        self.views += rows
+        mean = step_mean(total, rows)
+        self.means_squared += mean.square().sum()
 
     @torch.no_grad()
     def compute(self) -> dict[str, float]:
         """Return the scalars by column name, or an empty dict if there was no finite row."""
-        samples, count = int(self.samples), int(self.views)
+        samples = int(self.samples)
+        count = int(self.views)
         if not samples:
             return {}
         within = full_gram(self.within) / count
@@ -66,17 +72,16 @@ class FeatureSpectra(SumMetric):
         C_mean = mean.outer(mean)
         lam = ranks.descending(C)
         lam_covariance = centred_eigenvalues(C, C_mean)
+        alpha, r2 = ranks.alpha_req(lam_covariance)
         values = {
             "erank/features": ranks.effective_rank(lam),
             "erank/features_centred": ranks.effective_rank(lam_covariance),
             "rankme/features": ranks.rankme(lam, rows=count),
             "stable_rank/features": ranks.stable_rank(lam),
             "spread/features": rows.spread(C.trace(), self.means_squared / count),
+            "alpha_req/features": alpha,
+            "alpha_req_r2/features": r2,
         }
-        alpha, r2 = ranks.alpha_req(lam_covariance)
-        if bool(alpha.isfinite()):
-            values["alpha_req/features"] = alpha
-            values["alpha_req_r2/features"] = r2
         # LiDAR needs the same number q > 1 of views of each sample.
         q = count // samples
         if samples > 1 and q > 1 and count == q * samples:
@@ -84,4 +89,4 @@ class FeatureSpectra(SumMetric):
             S_b = (between - C_mean) * (samples / (samples - 1))
             lam_lidar = rows.discriminant_eigenvalues(S_w, S_b)
             values["lidar/features"] = rows.smoothed_rank(lam_lidar, len(lam))
-        return {name: float(value) for name, value in values.items()}
+        return finite_scalars(values)

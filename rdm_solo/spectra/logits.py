@@ -29,15 +29,15 @@ class StepCorrelation(SumMetric):
     def update(self, x: Tensor) -> None:
         valid = valid_rows([x])
         x = x.double().where(valid[:, None], 0.0)
-        mean = step_mean(x.sum(0), valid)
+        count = valid.sum()
+        mean = step_mean(x.sum(0), count)
         self.total += x.mT @ x
         self.means.addr_(mean, mean)
-        self.count += valid.sum()
+        self.count += count
 
     @torch.no_grad()
     def compute(self) -> tuple[Tensor, Tensor]:
-        rows = self.count.clamp_min(1)
-        return self.total / rows, self.means / rows
+        return self.total / self.count, self.means / self.count
 
 
 def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
@@ -52,8 +52,9 @@ def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
     >>> low_rank_spectrum(torch.diag(torch.tensor([1.0, 4.0])), W)
     tensor([16.,  1.], dtype=torch.float64)
     """
-    lam, v = torch.linalg.eigh(symmetric(C_h, "low_rank_spectrum"))
-    R = lam.clamp_min(0).sqrt()[:, None] * v.mT
+    lam, v = torch.linalg.eigh(symmetric(C_h))
+    roots = lam.clamp_min(0).sqrt()
+    R = roots[:, None] * v.mT
     image = W.double() @ R.mT
     eigenvalues = descending(image.mT @ image)
     return eigenvalues[: min(W.shape)]

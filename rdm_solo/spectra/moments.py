@@ -1,33 +1,41 @@
 """Both branches' eigenvalues and eigenspaces from k x k correlation matrices."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra import rows
-from rdm_solo.spectra.comparison import energy_and_norm
+from rdm_solo.spectra.comparison import energy_and_cosine
 from rdm_solo.spectra.ranks import ROUNDING, descending, descending_eigenvectors
+from rdm_solo.spectra.rows import discriminant_eigenvalues
 
 
-class Moments(NamedTuple):
+@dataclass
+class Moments:
     """Descending eigenvalues of C_p, C_z, C_y and C_+, and the inputs of alignments and LiDAR.
 
-    For each eigenvector u of C_z and C = C_p or C_+, ``energy`` is ``u^T C u`` and ``norm`` is
-    ``|C u|``. ``lam_covariance`` describes centred targets, ``lam_centred`` centred projections.
+    For each eigenvector u of C_z and C = C_p or C_+, ``energy`` is ``u^T C u`` and ``cosine`` is
+    ``cos(u, C u)``. ``lam_covariance`` describes centred targets, ``lam_centred`` centred
+    projections.
     """
 
     lam_p: Tensor
     lam_z: Tensor
     lam_y: Tensor
     energy_p: Tensor
-    norm_p: Tensor
+    cosine_p: Tensor
     lam_covariance: Tensor
     lam_centred: Tensor | None = None
     lam_plus: Tensor | None = None
-    energy_plus: Tensor | None = None
-    norm_plus: Tensor | None = None
+    cosine_plus: Tensor | None = None
     lam_lidar: Tensor | None = None
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> None:
+        """Replace each tensor by the function's result."""
+        for name, values in vars(self).items():
+            if values is not None:
+                setattr(self, name, function(values))
 
 
 def from_matrices(
@@ -45,7 +53,6 @@ def from_matrices(
     are two views each of ``pairs`` samples.
     """
     lam_z, u = descending_eigenvectors(C_z)
-
     lam_p = descending(C_p)
     # A run filters at most one branch, so the projections are the other branch's outputs.
     if torch.equal(C_y, C_z):
@@ -54,23 +61,29 @@ def from_matrices(
         lam_y = lam_p
     else:
         lam_y = descending(C_y)
+    energy_p, cosine_p = energy_and_cosine(C_p, u)
     lam_covariance = centred_eigenvalues(C_z, mean_z.outer(mean_z))
-    moments = Moments(lam_p, lam_z, lam_y, *energy_and_norm(C_p, u), lam_covariance)
+    moments = Moments(lam_p, lam_z, lam_y, energy_p, cosine_p, lam_covariance)
     if C_means is not None:
-        moments = moments._replace(lam_centred=centred_eigenvalues(C_y, C_means))
-    if C_plus is None:
-        return moments
-    energy, norm = energy_and_norm(C_plus, u)
-    moments = moments._replace(lam_plus=descending(C_plus), energy_plus=energy, norm_plus=norm)
-    if pairs < 2:
-        return moments
-    S_w, S_b = rows.pair_scatter(C_z, C_plus, mean_z, pairs)
-    return moments._replace(lam_lidar=rows.discriminant_eigenvalues(S_w, S_b))
+        moments.lam_centred = centred_eigenvalues(C_y, C_means)
+    if C_plus is not None:
+        moments.lam_plus = descending(C_plus)
+        _, moments.cosine_plus = energy_and_cosine(C_plus, u)
+        if pairs > 1:
+            # LiDAR of n samples with two views a and b, since C_z = sum(a a^T + b b^T) / 2n and
+            # C_+ = sum(a b^T + b a^T) / 2n. The samples' means are (a + b) / 2.
+            S_w = C_z - C_plus
+            C_samples = (C_z + C_plus) / 2
+            C_centred = C_samples - mean_z.outer(mean_z)
+            S_b = C_centred * (pairs / (pairs - 1))
+            moments.lam_lidar = discriminant_eigenvalues(S_w, S_b)
+    return moments
 
 
 def centred_eigenvalues(C: Tensor, C_means: Tensor) -> Tensor:
     """Return the descending eigenvalues of ``C - C_means``, with rounding noise set to zero."""
-    return above_noise(descending(C - C_means), C.diagonal().sum())
+    lam = descending(C - C_means)
+    return above_noise(lam, C.diagonal().sum())
 
 
 def above_noise(lam: Tensor, scale: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_integer
 
 # Relative rounding error of a float64 sum over the rows of an epoch (at most N eps).
 ROUNDING = 1e-12
@@ -30,17 +29,13 @@ def correlation(x: Tensor) -> Tensor:
     return y.mT @ y / len(y)
 
 
-def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
+def eigenvalues(lam_or_C: Tensor) -> Tensor:
     """Return non-negative eigenvalues ``(k,)`` of a spectrum or matrix; NaN if it is not finite."""
-    shape = tuple(lam_or_C.shape)
-    is_matrix = len(shape) == 2 and shape[0] == shape[1]
-    if len(shape) != 1 and not is_matrix:
-        raise UserError(f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {shape}.")
-    if not bool(lam_or_C.isfinite().all()):
-        return lam_or_C.new_full(shape[:1], torch.nan, dtype=torch.float64)
     lam = lam_or_C.double()
-    if is_matrix:
-        lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name))
+    if not bool(lam.isfinite().all()):
+        return lam.new_full(lam.shape[:1], torch.nan)
+    if lam.ndim == 2:
+        lam = torch.linalg.eigvalsh(symmetric(lam))
     return lam.clamp_min(0)
 
 
@@ -56,20 +51,18 @@ def descending_eigenvectors(C: Tensor) -> tuple[Tensor, Tensor]:
     return lam.flip(0).clamp_min(0), u.flip(1)
 
 
-def symmetric(C: Tensor, name: str) -> Tensor:
-    """Return the mean of a matrix and its transpose; raise :class:`UserError` if they differ.
+def symmetric(C: Tensor) -> Tensor:
+    """Return the mean of a matrix and its transpose in float64.
 
-    A difference of 1e-5 of the largest entry (half precision: 4 eps) is allowed.
+    A difference of 1e-5 of the largest entry is allowed as rounding; a larger one is an error.
     """
-    tolerance = 1e-5
-    if C.dtype in (torch.float16, torch.bfloat16):
-        tolerance = 4 * torch.finfo(C.dtype).eps
     C = C.detach().double()
-    difference = float((C - C.mT).abs().max())
+    differences = C - C.mT
+    difference = float(differences.abs().max())
     largest = float(C.abs().max())
-    if difference > tolerance * largest:
+    if difference > 1e-5 * largest:
         raise UserError(
-            f"{name} takes a symmetric matrix, got one that differs from its transpose by "
+            "a correlation matrix must be symmetric, got one that differs from its transpose by "
             f"{difference / largest:.1e} of its largest entry."
         )
     return C / 2 + C.mT / 2
@@ -77,8 +70,7 @@ def symmetric(C: Tensor, name: str) -> Tensor:
 
 def noise_floor(lam: Tensor) -> Tensor:
     """Return the rounding error of a float64 matrix's eigenvalues, ``k eps`` times the largest."""
-    eps = torch.finfo(torch.float64).eps
-    floor: Tensor = lam.max() * len(lam) * eps
+    floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
     return floor
 
 
@@ -92,9 +84,10 @@ def exponential_entropy(weights: Tensor, eps: float = 0.0) -> Tensor:
     r"""Return :math:`\exp(-\sum p\log p)` of :math:`p = w/\sum w + \epsilon`; 0 if w = 0."""
     weights = over_largest(weights)
     total = weights.sum()
-    p = weights / torch.where(total > 0, total, 1.0) + eps
-    rank = torch.special.entr(p).sum().exp()
-    return torch.where(total > 0, rank, total)  # 0, or NaN
+    is_positive = total > 0
+    p = weights / torch.where(is_positive, total, 1.0) + eps
+    entropy = torch.special.entr(p).sum()
+    return torch.where(is_positive, entropy.exp(), total)  # 0, or NaN
 
 
 def effective_rank(lam_or_C: Tensor) -> Tensor:
@@ -110,7 +103,7 @@ def effective_rank(lam_or_C: Tensor) -> Tensor:
     >>> round(float(effective_rank(torch.tensor([1.0, 1.0, 0.0]))), 6)
     2.0
     """
-    return exponential_entropy(eigenvalues(lam_or_C, "effective_rank"))
+    return exponential_entropy(eigenvalues(lam_or_C))
 
 
 def rankme(lam_or_C: Tensor, eps: float = 1e-7, rows: int | None = None) -> Tensor:
@@ -129,9 +122,10 @@ def rankme(lam_or_C: Tensor, eps: float = 1e-7, rows: int | None = None) -> Tens
     >>> round(float(rankme(lam)), 4), round(float(effective_rank(lam)), 4)
     (1.8899, 1.6494)
     """
-    lam = eigenvalues(lam_or_C, "rankme")
+    lam = eigenvalues(lam_or_C)
     is_noise = lam <= noise_floor(lam)
-    sigma = lam.masked_fill(is_noise, 0.0).sqrt()
+    lam = lam.masked_fill(is_noise, 0.0)
+    sigma = lam.sqrt()
     if rows is not None:
         sigma = sigma.sort(descending=True).values[:rows]
     return exponential_entropy(sigma, eps)
@@ -147,7 +141,8 @@ def stable_rank(lam_or_C: Tensor) -> Tensor:
     >>> stable_rank(torch.tensor([4.0, 2.0, 2.0]))
     tensor(2., dtype=torch.float64)
     """
-    return over_largest(eigenvalues(lam_or_C, "stable_rank")).sum()
+    lam = over_largest(eigenvalues(lam_or_C))
+    return lam.sum()
 
 
 def participation_ratio(lam_or_C: Tensor) -> Tensor:
@@ -161,9 +156,11 @@ def participation_ratio(lam_or_C: Tensor) -> Tensor:
     >>> participation_ratio(torch.tensor([1.0, 1.0, 0.0]))
     tensor(2., dtype=torch.float64)
     """
-    lam = over_largest(eigenvalues(lam_or_C, "participation_ratio"))
+    lam = eigenvalues(lam_or_C)
+    lam = over_largest(lam)
     squares = lam.square().sum()
-    return lam.sum().square() / torch.where(squares == 0, 1.0, squares)
+    squared_sum = lam.sum().square()
+    return squared_sum / torch.where(squares == 0, 1.0, squares)
 
 
 def nesum(lam: Tensor) -> Tensor:
@@ -177,7 +174,8 @@ def nesum(lam: Tensor) -> Tensor:
     >>> nesum(torch.tensor([4.0, 2.0, 2.0]))
     tensor(2., dtype=torch.float64)
     """
-    return over_largest(_of_covariance(lam, "nesum")).sum()
+    lam = over_largest(_of_covariance(lam))
+    return lam.sum()
 
 
 def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Tensor]:
@@ -198,34 +196,33 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     >>> round(float(alpha), 6), round(float(r2), 6)
     (1.5, 1.0)
     """
-    check_integer("first", first, 1)
-    lam = _of_covariance(lam, "alpha_req")
+    lam = _of_covariance(lam)
     # Noise is excluded; the sum is NaN, and no eigenvalue remains, where lam is NaN.
     is_signal = lam > ROUNDING * lam.sum()
     end = min(last, int(is_signal.sum()))
     if end - first + 1 < 3:  # two points always lie on a line
-        return lam.new_tensor(torch.nan), lam.new_tensor(torch.nan)
-    i = torch.arange(first, end + 1, dtype=torch.float64, device=lam.device)
-    x = i.log()
-    y = lam[first - 1 : end].log()
+        nan = lam.new_tensor(torch.nan)
+        return nan, nan
+    i = torch.arange(first, end + 1).to(lam)
     weights = 1 / i
     weights = weights / weights.sum()
+    # Weighted least squares of y = log lambda on x = log i, both around their weighted means.
+    x = i.log()
+    y = lam[first - 1 : end].log()
     centred_x = x - (weights * x).sum()
     centred_y = y - (weights * y).sum()
     covariance = (weights * centred_x * centred_y).sum()
     variance = (weights * centred_x.square()).sum()
     slope = covariance / variance
-    residual = (centred_y - slope * centred_x).square().sum()
-    total = (y - y.mean()).square().sum()
-    # A spectrum that is constant up to rounding is a power law with alpha = 0.
-    is_flat = total <= 1e-24 * y.square().sum().clamp_min(1.0)
-    r2 = 1 - residual / torch.where(is_flat, 1.0, total)
-    return -slope, torch.where(is_flat, 1.0, r2)
+    residuals = centred_y - slope * centred_x
+    deviations = y - y.mean()
+    r2 = 1 - residuals.square().sum() / deviations.square().sum()
+    return -slope, r2
 
 
-def _of_covariance(lam: Tensor, name: str) -> Tensor:
-    lam = eigenvalues(lam, name)
+def _of_covariance(lam: Tensor) -> Tensor:
+    lam = eigenvalues(lam)
     rises = lam.diff() > 1e-9 * lam.max()
     if bool(rises.any()):
-        raise UserError(f"{name} takes eigenvalues in descending order, got another order.")
+        raise UserError("expected eigenvalues in descending order, got another order.")
     return lam

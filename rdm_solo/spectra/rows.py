@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from rdm_solo.ground.devices import product_dtype
-from rdm_solo.ground.errors import UserError
-from rdm_solo.spectra.ranks import descending, exponential_entropy, noise_floor
+from rdm_solo.spectra.ranks import descending, exponential_entropy
 
 # Number of rows whose distances to all others are computed at a time.
 BLOCK = 512
 # Upper limit and number of points of the Epps-Pulley integral, and number of directions.
 END, POINTS, SLICES = 3.0, 17, 256
-# Defaults of LiDAR's delta and epsilon; delta has the scale of the features' variances.
+# LiDAR's delta and epsilon; delta has the scale of the features' variances.
 DELTA, EPSILON = 1e-4, 1e-8
 
 
@@ -39,22 +38,30 @@ def mean_share(x: Tensor) -> Tensor:
     """
     x = x.detach().double()
     moment = x.square().sum(1).mean()
-    mean = x.mean(0)
-    share = 1 - spread(moment, mean.square().sum())
-    return torch.where(moment.isfinite(), share, math.nan)
+    mean_moment = x.mean(0).square().sum()
+    return 1 - spread(moment, mean_moment)
 
 
 def spread(moment: Tensor, means_moment: Tensor) -> Tensor:
     """Return the variance's share of the second moment, which is 1 minus the means' share."""
-    share = 1 - means_moment / torch.where(moment > 0, moment, 1.0)
-    return torch.where(moment > 0, share.clamp_min(0), 0.0)
+    share = 1 - means_moment / moment
+    return torch.where(moment == 0, 0.0, share.clamp_min(0))
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Return rows in float64, scaled to length 1; rows of zeros stay zero."""
+    y = x.detach().double()
+    if x.dtype == torch.double:  # squares may overflow
+        largest = y.abs().amax(1, keepdim=True)
+        y = y / torch.where(largest > 0, largest, 1.0)
+    return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
 
 
 def positive_distance(x: Tensor, y: Tensor) -> Tensor:
-    r"""Return the alignment loss :math:`\frac1N\sum_i\|x_i - y_i\|^2` of unit rows and positives.
+    r"""Return the alignment loss :math:`\frac1N\sum_i\|x_i - y_i\|^2` of rows and their positives.
 
-    It is 0 if both views of each sample agree, and at most 4. It is unrelated to the
-    :func:`alignment` of eigenspaces.
+    Rows are scaled to length 1. The distance is 0 if both views of each sample agree, and at most
+    4. It is unrelated to the :func:`alignment` of eigenspaces.
 
     Shapes: ``(N, k), (N, k) -> ()``.
 
@@ -62,58 +69,51 @@ def positive_distance(x: Tensor, y: Tensor) -> Tensor:
     >>> float(positive_distance(x, x.flip(0)))
     2.0
     """
-    _check_unit(x)
-    _check_unit(y)
-    differences = x.detach().double() - y.detach().double()
+    differences = unit_rows(x) - unit_rows(y)
     return differences.square().sum(1).mean()
 
 
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     r"""Return the uniformity loss :math:`\log\frac{1}{N(N-1)}\sum_{i\ne j} e^{-t\|x_i-x_j\|^2}`.
 
-    It is 0 if all unit rows are equal, and lower the more evenly they cover the sphere: about
-    :math:`-2t` for uniform rows in many dimensions. Time grows with N², memory with N. Squared
-    distances are computed in float64, or in float32 (to about 1e-6) for float32 rows without TF32.
+    Rows are scaled to length 1. The loss is 0 if all are equal, and lower the more evenly they
+    cover the sphere: about :math:`-2t` for uniform rows in many dimensions. Time grows with N²,
+    memory with N. Squared distances are computed in float64, or in float32 (to about 1e-6) for
+    float32 rows without TF32.
 
     Shapes: ``(N, k) -> ()``.
 
     >>> float(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])))
     -8.0
     """
-    _check_unit(x)
-    dtype = torch.float64
+    rows = unit_rows(x)
     if x.dtype == torch.float32:
-        dtype = product_dtype(x.dtype)
-    x = x.detach().to(dtype)
-    squares = x.square().sum(1)
+        rows = rows.float().to(product_dtype(x.dtype))
+    squares = rows.square().sum(1)
     sums = []
-    for start in range(0, len(x), BLOCK):
-        rows = x[start : start + BLOCK]
-        others = x[start:]
-        lengths = squares[start : start + BLOCK, None] + squares[start:]
+    for start in range(0, len(rows), BLOCK):
+        # Distances between the rows a of a block and the rows b of this block or a later one:
+        # |a - b|^2 = |a|^2 + |b|^2 - 2 a^T b.
+        block = slice(start, start + BLOCK)
+        later = slice(start, None)
+        lengths = squares[block, None] + squares[later]
         with torch.autocast(x.device.type, enabled=False):
-            distances = torch.addmm(lengths, rows, others.mT, alpha=-2)
+            distances = torch.addmm(lengths, rows[block], rows[later].mT, alpha=-2)
         exponents = -t * distances.clamp_min_(0)
-        # Count each pair once: within the block and with the rows after it.
-        is_pair = torch.ones_like(exponents, dtype=torch.bool).triu_(1)
+        # Count each pair once, and no row with itself.
+        ones = torch.ones_like(exponents, dtype=torch.bool)
+        is_pair = ones.triu_(1)
         exponents.masked_fill_(~is_pair, -math.inf)
-        sums.append(exponents.flatten().logsumexp(0).double())
-    pairs = len(x) * (len(x) - 1) / 2
-    return torch.stack(sums).logsumexp(0) - math.log(pairs)
+        block_total = exponents.flatten().logsumexp(0)
+        sums.append(block_total.double())
+    n = len(rows)
+    pairs = n * (n - 1) / 2
+    total = torch.stack(sums).logsumexp(0)
+    return total - math.log(pairs)
 
 
-def _check_unit(x: Tensor) -> None:
-    lengths = torch.linalg.vector_norm(x.detach().double(), dim=1)
-    error = float((lengths - 1).abs().max())
-    if error > 1e-2:  # half precision is off by a thousandth
-        raise UserError(
-            f"rows (N, k) must have length 1, got one whose length is off by {error:.2g}. "
-            "Normalise them first: torch.nn.functional.normalize(x, dim=1)."
-        )
-
-
-def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
-    r"""Return the mean over random directions of the Epps-Pulley statistic T (LeJEPA, Section 4).
+def epps_pulley(x: Tensor) -> Tensor:
+    r"""Return the mean of the Epps-Pulley statistic T over 256 directions (LeJEPA, Section 4).
 
     It is about 1 for standard normal rows at any N. For other rows it grows with N, so only compare
     values at the same N. Rows are neither centred nor scaled.
@@ -125,10 +125,9 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     >>> bool(epps_pulley(x) < 1.5), bool(epps_pulley(3 * x) > 30)
     (True, True)
     """
-    x = x.detach()
-    axes = directions(x.shape[1], slices, seed).to(x.device)
-    valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    waves = wave_sums(x, axes, valid)
+    axes = directions(x.shape[1]).to(x.device)
+    valid = x.new_ones(len(x), dtype=torch.bool)
+    waves = wave_sums(x.detach(), axes, valid)
     return epps_pulley_statistic(waves, valid.sum())
 
 
@@ -146,10 +145,11 @@ def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:
     Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real before imaginary parts.
     """
     valid = valid[:, None]
-    projections = x.where(valid, 0.0).double() @ axes
-    angle = projections * (END / (POINTS - 1))
-    length = valid.to(angle).expand_as(angle)
-    first = torch.polar(length.contiguous(), angle)
+    x = x.where(valid, 0.0).double()
+    u = x @ axes
+    angle = u * (END / (POINTS - 1))
+    length = valid.to(angle).expand_as(angle).contiguous()
+    first = torch.polar(length, angle)  # exp(i t u) for the first t, or 0 if not valid
     # The points are equally spaced, so each wave is a power of the first.
     wave = first
     sums = []
@@ -163,17 +163,21 @@ def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:
 def epps_pulley_statistic(waves: Tensor, count: Tensor) -> Tensor:
     """Return the mean of T over directions, from :func:`wave_sums` of ``count`` rows."""
     step = END / (POINTS - 1)
-    t = torch.arange(1, POINTS, dtype=torch.float64, device=waves.device) * step
+    t = torch.arange(1, POINTS).to(waves) * step
     normal = (-t.square() / 2).exp()
+    # Trapezoids; at t = 0 the integrand is 0. The factor 2 is for negative t.
     weights = 2 * step * normal
     weights[-1] /= 2
-    real, imaginary = (waves / count.clamp_min(1)).chunk(2)
-    error = (real - normal[:, None]).square() + imaginary.square()
-    integrals = (weights[:, None] * error).sum(0)
+    mean_waves = waves / count
+    real, imaginary = mean_waves.chunk(2)
+    real = real - normal[:, None]
+    squared_errors = real.square() + imaginary.square()
+    products = weights[:, None] * squared_errors
+    integrals = products.sum(0)
     return count * integrals.mean()
 
 
-def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
+def lidar(views: Tensor) -> Tensor:
     r"""Return LiDAR, :math:`\exp(-\sum_i p_i\log p_i)` (Thilak et al., ICLR 2024).
 
     Here :math:`p = (\lambda+\epsilon)/\sum(\lambda+\epsilon)` with the eigenvalues :math:`\lambda`
@@ -184,9 +188,10 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
         \Sigma_b = \frac{\sum_i (\mu_i-\mu)(\mu_i-\mu)^T}{n-1}, \qquad
         \Sigma_w = \frac{\sum_{ij} (x_{ij}-\mu_i)(x_{ij}-\mu_i)^T}{n(q-1)} + \delta I
 
-    :math:`\delta` must be small compared with the features' variances. These are about 1/k for rows
-    of length 1, so the default is too large for k above a thousand. If the eigenvalues sum to less
-    than :math:`k\epsilon`, the result is 0, while the definition gives about k.
+    As in the paper, :math:`\delta = 10^{-4}` and :math:`\epsilon = 10^{-8}`. :math:`\delta` must be
+    small compared with the features' variances. These are about 1/k for rows of length 1, so it is
+    too large for k above a thousand. If the eigenvalues sum to less than :math:`k\epsilon`, the
+    result is 0, while the definition gives about k.
 
     Shapes: ``(n, q, k) -> ()``, q > 1 views of each of n > 1 samples.
 
@@ -195,11 +200,9 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
     1.7548
     """
     views = views.detach().double()
-    if not bool(views.isfinite().all()):
-        return views.new_tensor(torch.nan)
     S_w, S_b = view_scatter(views)
-    lam = discriminant_eigenvalues(S_w, S_b, delta)
-    return smoothed_rank(lam, len(lam), eps)
+    lam = discriminant_eigenvalues(S_w, S_b)
+    return smoothed_rank(lam, len(lam))
 
 
 def view_scatter(views: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,46 +212,35 @@ def view_scatter(views: Tensor) -> tuple[Tensor, Tensor]:
     """
     n, q, _ = views.shape
     means = views.mean(1)
-    within = (views - means[:, None]).flatten(0, 1)
-    around = means - means.mean(0)
+    deviations = views - means[:, None]
+    within = deviations.flatten(0, 1)
+    between = means - means.mean(0)
     S_w = within.mT @ within / (n * (q - 1))
-    S_b = around.mT @ around / (n - 1)
+    S_b = between.mT @ between / (n - 1)
     return S_w, S_b
 
 
-def pair_scatter(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of two views, a and b, of each sample.
+def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor) -> Tensor:
+    r"""Return the eigenvalues of :math:`(S_w + \delta I)^{-1/2} S_b (S_w + \delta I)^{-1/2}`.
 
-    With :math:`C_z = \sum(aa^T + bb^T)/2n`, :math:`C_+ = \sum(ab^T + ba^T)/2n` and the mean
-    :math:`\mu`, they are :math:`\Sigma_w = C_z - C_+` and
-    :math:`\Sigma_b = \frac{n}{n-1}\left(\frac{C_z + C_+}{2} - \mu\mu^T\right)`.
+    They are NaN if a matrix is not finite, or if the rounding errors of very large features exceed
+    :math:`\delta`.
     """
-    S_w = C_z - C_plus
-    C_means = (C_z + C_plus) / 2
-    S_b = (C_means - mean.outer(mean)) * (pairs / (pairs - 1))
-    return S_w, S_b
-
-
-def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float = DELTA) -> Tensor:
-    r"""Return the eigenvalues of :math:`(S_w + \delta I)^{-1/2} S_b (S_w + \delta I)^{-1/2}`."""
-    S_b = S_b.to(S_w)
     identity = torch.eye(len(S_w)).to(S_w)
-    S_w = S_w + delta * identity
+    S_w = S_w + DELTA * identity
     # Every square root of the inverse gives the same eigenvalues; Cholesky's is the cheapest.
     root, failed = torch.linalg.cholesky_ex(S_w)
-    if not bool(failed):
-        half = torch.linalg.solve_triangular(root, S_b, upper=False)
-        return descending(torch.linalg.solve_triangular(root, half.mT, upper=False))
-    # The rounding errors of large features exceed delta.
-    lam, u = torch.linalg.eigh(S_w)
-    floor = noise_floor(lam).clamp_min(delta)
-    inverse_root = u * lam.clamp_min(floor).rsqrt()
-    return descending(inverse_root.mT @ S_b @ inverse_root)
+    if bool(failed):
+        return S_w.new_full((len(S_w),), torch.nan)
+    half = torch.linalg.solve_triangular(root, S_b, upper=False)
+    ratio = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    return descending(ratio)
 
 
-def smoothed_rank(lam: Tensor, k: int, eps: float = EPSILON) -> Tensor:
+def smoothed_rank(lam: Tensor, k: int) -> Tensor:
     """Return LiDAR from k eigenvalues; missing eigenvalues count as zero."""
     missing = lam.new_zeros(k - len(lam))
     lam = torch.cat([lam, missing])
-    rank = exponential_entropy(lam + eps)
-    return torch.where(lam.sum() < k * eps, 0.0, rank)
+    rank = exponential_entropy(lam + EPSILON)
+    is_collapsed = lam.sum() < k * EPSILON
+    return torch.where(is_collapsed, 0.0, rank)

@@ -5,7 +5,7 @@ hashes of a union are among the smallest of its parts, so the rows do not depend
 processes. A row of a DINO head takes 256 KiB, so only a few rows are copied at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,11 +18,9 @@ LAST = 2**63 - 1
 BLOCK = 2**18
 
 
-def row_blocks(rows: int, width: int) -> Iterator[slice]:
-    """Return slices that split the rows into blocks of about ``BLOCK`` elements."""
-    step = max(1, BLOCK // width)
-    for start in range(0, rows, step):
-        yield slice(start, start + step)
+def rows_at_a_time(k: int) -> int:
+    """Return how many rows of k elements make a block."""
+    return max(1, BLOCK // k)
 
 
 def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
@@ -46,18 +44,17 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
 
     hashes = random(1).repeat(len(valid))
     for part in parts:
-        is_double = part.dtype == torch.double
-        words = part.shape[1]
-        if is_double:
-            words *= 2
+        k = part.shape[1]
+        dtype = torch.promote_types(part.dtype, torch.float)
+        words = k * dtype.itemsize // 4
         factors = random(words) | 1
-        for rows in row_blocks(*part.shape):
-            block = part[rows]
-            if not is_double:
-                block = block.float()
-            products = block.contiguous().view(torch.int) * factors
-            hashes[rows] += products.sum(1)
-    return torch.where(valid, hashes.clamp_max(LAST - 1), LAST)
+        step = rows_at_a_time(k)
+        for rows, sums in zip(torch.split(part, step), torch.split(hashes, step)):
+            rows = rows.to(dtype).contiguous()
+            products = rows.view(torch.int) * factors
+            sums += products.sum(1)
+    hashes = hashes.clamp_max(LAST - 1)
+    return torch.where(valid, hashes, LAST)
 
 
 def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
@@ -80,19 +77,20 @@ def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: 
     enters = (smallest < largest)[:, None]
     hashes[slots] = smallest.minimum(largest)
     for kept, part in zip(sample.unbind(1), parts):
-        rows = part[chosen].to(kept.dtype)
-        kept[slots] = rows.where(enters, kept[slots])
+        new_rows = part[chosen].to(kept.dtype)
+        old_rows = kept[slots]
+        kept[slots] = new_rows.where(enters, old_rows)
 
 
-def union_candidates(sample: Tensor, hashes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return this process's kept rows that can be among the N smallest of all processes.
+def gather_smallest(sample: Tensor, hashes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the kept rows of each process that are among the N smallest of all, and their hashes.
 
-    The rows are float64 if any process has float64 rows.
+    Together the processes send N rows, unless they have fewer.
     """
-    is_double = hashes.new_tensor([sample.dtype == torch.double])
-    limit = torch.cat(gather(hashes)).sort().values[len(hashes) - 1]
-    is_candidate = (hashes <= limit) & (hashes < LAST)
-    candidates = sample[is_candidate]
-    if torch.cat(gather(is_double)).any():
-        candidates = candidates.double()
-    return candidates, hashes[is_candidate]
+    all_hashes = torch.cat(gather(hashes))
+    ascending = all_hashes.sort().values
+    limit = ascending[len(hashes) - 1]
+    is_smallest = hashes <= limit
+    sample = sample[is_smallest]
+    hashes = hashes[is_smallest]
+    return gather(sample), gather(hashes)

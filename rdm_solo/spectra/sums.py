@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_sum
 
-from rdm_solo.ground.distributed import gather, sum_over_processes
+from rdm_solo.ground.distributed import sum_over_processes
 
-# Squares of larger numbers can overflow when they are summed in float64.
+# Squares of larger numbers could overflow when they are summed in float64.
 LARGEST = 1e140
 # Number of columns of a Gram matrix that are computed at a time.
 BLOCK = 256
@@ -26,34 +27,33 @@ class SumMetric(Metric):
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
+        super().__init__(compute_with_cache=False)
 
-    def add_sum(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
-        """Add a state of zeros."""
-        self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+    def add_sum(self, name: str, *shape: int) -> None:
+        """Add a float64 state of zeros."""
+        zeros = torch.zeros(shape, dtype=torch.float64)
+        self.add_state(name, zeros, dist_reduce_fx="sum")
 
     def add_count(self, name: str) -> None:
         """Add an integer state."""
-        self.add_sum(name, dtype=torch.long)
+        self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
+
+    def _sync_dist(self, *args: Any, **options: Any) -> None:
+        """Add each sum over all processes in place; torchmetrics has a copy to restore.
+
+        torchmetrics (1.8) itself would gather the matrices of all processes and then add them.
+        """
+        for name, reduction in self._reductions.items():
+            if reduction is dim_zero_sum:
+                sum_over_processes(getattr(self, name))
 
 
-def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
-    """Reduce a state for torchmetrics, which would gather all matrices before summing them.
-
-    Sampled rows (three axes) and their hashes (integers with one axis) are gathered.
-    """
-    is_hashes = x.ndim == 1 and x.dtype == torch.long
-    if x.ndim == 3 or is_hashes:
-        return gather(x)
-    return [sum_over_processes(x.clone())]
-
-
-def valid_rows(outputs: Sequence[Tensor], limit: float = LARGEST) -> Tensor:
-    """Return which rows have only numbers below the limit in all outputs; NaN is not below it."""
+def valid_rows(outputs: Sequence[Tensor]) -> Tensor:
+    """Return which rows have only numbers below ``LARGEST`` in all outputs; NaN is not below it."""
     is_below = []
     for x in outputs:
         largest = torch.linalg.vector_norm(x, math.inf, dim=1)
-        is_below.append(largest < limit)
+        is_below.append(largest < LARGEST)
     return torch.stack(is_below).all(0)
 
 
@@ -63,7 +63,8 @@ def upper_gram(x: Tensor) -> Tensor:
     gram = x.new_zeros(k, k)
     for start in range(0, k, BLOCK):
         block = slice(start, start + BLOCK)
-        gram[block, start:] = x[:, block].mT @ x[:, start:]
+        columns = x[:, block]
+        gram[block, start:] = columns.mT @ x[:, start:]
     return gram
 
 
@@ -72,13 +73,15 @@ def full_gram(upper: Tensor) -> Tensor:
     return upper.triu() + upper.triu(1).mT
 
 
-def step_mean(total: Tensor, valid: Tensor) -> Tensor:
+def step_mean(total: Tensor, count: Tensor) -> Tensor:
     """Return the step's mean over all processes, from the sum of this process's rows.
 
     The mean m is scaled by the square root of this process's number of rows n_r, so that outer
     products can be summed over processes: sum_r (sqrt(n_r) m)(sqrt(n_r) m)^T = N m m^T.
     """
-    count = valid.sum().to(total)
-    total_and_count = sum_over_processes(torch.cat([total, count[None]]))
-    mean = total_and_count[:-1] / total_and_count[-1].clamp_min(1)
+    count = count.to(total)
+    # One call adds both over the processes.
+    sums = torch.cat([total, count[None]])
+    sum_over_processes(sums)
+    mean = sums[:-1] / sums[-1].clamp_min(1)
     return mean * count.sqrt()

@@ -66,7 +66,7 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
             [0.0000, 0.0000]], dtype=torch.float64)
     """
     check_number("weight_decay", weight_decay, 0)
-    C_z = symmetric(C_z, "optimal_predictor")
+    C_z = symmetric(C_z)
     C_z.diagonal().add_(weight_decay)
     inverse: Tensor = torch.linalg.pinv(C_z, hermitian=True)
     return C_plus.double() @ inverse
@@ -86,8 +86,8 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
     tensor([[2.0000, 0.0000],
             [0.0000, 0.5000]], dtype=torch.float64)
     """
-    C_p = symmetric(C_p, "equivalent_filter")
-    C_z = symmetric(C_z, "equivalent_filter")
+    C_p = symmetric(C_p)
+    C_z = symmetric(C_z)
     inverse: Tensor = torch.linalg.pinv(_square_root(C_z), hermitian=True, rtol=1e-7)
     W = _square_root(C_p) @ inverse
     residual = W @ C_z @ W.mT - C_p

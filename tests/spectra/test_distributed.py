@@ -49,10 +49,11 @@ def make_model(k: int) -> nn.Module:
 def backward(model: nn.Module, branch: str, name: str, p: float | None, x: Tensor) -> Tensor:
     """Return a SimSiam-like loss, the mean over the rows, after its backward pass."""
     spectral = SpectralFilter(branch, name, p)
-    y = model(x)
-    online, target = spectral(y), y
+    online = target = model(x)
     if branch == "target":
-        online, target = y, spectral(y)
+        target = spectral(target)
+    else:
+        online = spectral(online)
     target = target.roll(1, 1).detach()
     loss = -nn.functional.cosine_similarity(online, target).mean()
     loss.backward()
@@ -76,8 +77,9 @@ def measure(rank: int, world: int, **options: int) -> dict[str, object]:
         rows = step.tensor_split(world)[rank]
         metric.update(*[x[rows] for x in parts])
     spectra = metric.compute()
-    sent_rows = len(metric.kept[0]) if metric.sampled else 0
-    return {"scalars": spectra.scalars, "sent rows": sent_rows, **spectra.arrays()}
+    metric.sync()
+    gathered = sum(map(len, metric.kept))
+    return {"scalars": spectra.scalars, "gathered": gathered, **spectra.arrays()}
 
 
 def work(rank: int, world: int) -> dict[object, object]:
@@ -125,25 +127,31 @@ def test_filtered_rows_equal_those_of_one_process(two_processes, name):
     assert torch.equal(actual.any(1), expected.any(1))
 
 
-@pytest.mark.parametrize(
-    ("route", "rows"), [("matrices", 63), ("sample of 8", 8), ("sample of 40", 40)]
-)
-def test_spectra_of_two_processes_equal_one(two_processes, route, rows):
-    """Samples are equal bit for bit, in the same order. Sums are equal up to rounding."""
-    expected = measure(0, 1, **ROUTES[route])
-    assert int(expected["rows"]) == rows
-    assert sum(results[route]["sent rows"] for results in two_processes) == expected["sent rows"]
-    rel = 1e-10 if route == "matrices" else 0
-    sums = ["feature/variance", "feature/spread"]  # of all rows, also if rows are sampled
+def test_sums_of_two_processes_equal_those_of_one(two_processes):
+    expected = measure(0, 1)
+    assert expected["rows"] == 63
+    scalars = expected.pop("scalars")
+    del expected["gathered"]
     for results in two_processes:
-        actual = dict(results[route])
-        scalars = actual.pop("scalars")
-        for name, value in expected["scalars"].items():
-            if name in sums:
-                assert scalars[name] == pytest.approx(value, rel=1e-10)
-            else:
-                assert scalars[name] == pytest.approx(value, rel=rel, abs=0.01 * rel), name
-        for name in actual.keys() - {"sent rows"}:
-            torch.testing.assert_close(
-                actual[name], expected[name], rtol=rel, atol=rel, equal_nan=True
-            )
+        actual = results["matrices"]
+        del actual["gathered"]
+        assert actual.pop("scalars") == pytest.approx(scalars, rel=1e-10, abs=1e-12)
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize(("route", "rows"), [("sample of 8", 8), ("sample of 40", 40)])
+def test_a_sample_of_two_processes_equals_that_of_one_bit_for_bit(two_processes, route, rows):
+    expected = measure(0, 1, **ROUTES[route])
+    assert expected["rows"] == rows
+    scalars = expected.pop("scalars")
+    # Sums over all rows are equal only up to rounding.
+    sums = {name: scalars.pop(name) for name in ("feature/variance", "feature/spread")}
+    del expected["gathered"]
+    for results in two_processes:
+        actual = results[route]
+        assert actual.pop("gathered") == rows
+        actual_scalars = actual.pop("scalars")
+        actual_sums = {name: actual_scalars.pop(name) for name in sums}
+        assert actual_sums == pytest.approx(sums, rel=1e-10)
+        assert actual_scalars == scalars
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
