@@ -17,7 +17,7 @@ def draw_filter(effect: Preview, note: str = "") -> Figure:
     if effect.branch == "online":
         name = "g"
         color = style.ONLINE["color"]
-    _draw(function, effect.sigma, effect.gain(effect.sigma), color)
+    _draw(function, effect.sigma, effect.gain, color)
     function.set_xlabel(r"singular value $\sigma$")
     function.set_ylabel(rf"${name}(\sigma)$")
     style.panel_title(function, f"{effect.branch} filter: {describe(effect.own_kind)}")

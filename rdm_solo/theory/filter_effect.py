@@ -1,8 +1,7 @@
 """A filter's effect on a spectrum: its kind on each branch, both ranks, and warnings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from torch import Tensor
 
@@ -12,8 +11,6 @@ from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference
 
-Gain = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True)
 class Preview:
@@ -21,26 +18,28 @@ class Preview:
 
     name: str
     branch: str
-    gain: Gain
     sigma: Tensor  # descending singular values of the unfiltered outputs
-    rows: int  # of the batch
+    gain: Tensor  # the filter's value at each of them
     lam_p: Tensor  # spectra of both branches, each with the sum 1
     lam_z: Tensor
     curve: Tensor  # the equivalent online filter g(lam_z), with eigenvalues paired by rank
-    own_kind: str  # of |g(sigma)|, from :func:`rdm_solo.theory.kind`
+    own_kind: str  # of |gain|, from :func:`rdm_solo.theory.kind`
     online_kind: str  # of the equivalent online filter
-    warnings: tuple[str, ...]
+    warnings: list[str]
 
     @property
     def line(self) -> str:
         """Return the filter's kind and both effective ranks in one line."""
-        same, place = "", f"the {self.branch} branch"
+        own_kind = describe(self.own_kind)
         if self.branch == "both":
-            place, same = "both branches", ", which no filter separates"
+            effect = f"{own_kind} on both branches, which no filter separates"
         elif self.branch == "target":
-            same = f", as an online filter {describe(self.online_kind)}"
+            online_kind = describe(self.online_kind)
+            effect = f"{own_kind} on the target branch, as an online filter {online_kind}"
+        else:
+            effect = f"{own_kind} on the online branch"
         return (
-            f"{self.name}: {describe(self.own_kind)} on {place}{same}; "
+            f"{self.name}: {effect}; "
             f"erank {float(effective_rank(self.lam_p)):.3g} online, "
             f"{float(effective_rank(self.lam_z)):.3g} target; for sigma from "
             f"{float(self.sigma.min()):.3g} to {float(self.sigma.max()):.3g}."
@@ -48,7 +47,7 @@ class Preview:
 
 
 def predict_effect(
-    name: str, branch: str, gain: Gain | BoundFunction, sigma: Tensor, rows: int = 256
+    name: str, branch: str, function: BoundFunction, sigma: Tensor, rows: int = 256
 ) -> Preview:
     """Return the effect of a filter on a batch with these singular values and this many rows.
 
@@ -56,58 +55,60 @@ def predict_effect(
 
     >>> import torch
     >>> from rdm_solo import filters
-    >>> gain, sigma = filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0])
-    >>> effect = predict_effect("power", "target", gain, sigma)
+    >>> function, sigma = filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0])
+    >>> effect = predict_effect("power", "target", function, sigma)
     >>> effect.own_kind, effect.online_kind, effect.warnings
-    ('high-pass', 'low-pass', ())
+    ('high-pass', 'low-pass', [])
     """
     sigma = sigma.double().sort(descending=True).values
-    bound = gain if isinstance(gain, BoundFunction) else BoundFunction(gain, name)
-    values = bound(sigma, rows)
-    if not bool(values.isfinite().all()):
+    gain = function(sigma, rows)
+    if not gain.isfinite().all():
         raise UserError(
-            f"{name} must return one finite number for each singular value, got NaN or infinity "
-            f"for {int((~values.isfinite()).sum())} of {len(sigma)}."
+            f"{name} must return one finite number for each singular value, got NaN or infinity."
         )
     lam = sigma.square()
-    filtered = filtered_eigenvalues(lam, values)
-    if not float(filtered.sum()) > 0:
+    filtered = filtered_eigenvalues(lam, gain)
+    if not filtered.any():
         raise UserError(f"{name} is zero at every singular value of the spectrum.")
     lam_p = _unit_sum(lam if branch == "target" else filtered)
     lam_z = _unit_sum(lam if branch == "online" else filtered)
     curve = filter_curve(lam_p, lam_z)
-    own, online = kind(values.abs()), kind(curve)
+    own_kind = kind(gain.abs())
+    online_kind = kind(curve)
     warnings = []
     if kind(filtered) not in ("low-pass", "none"):
         warnings.append(
             f"{name} changes the order of the directions, because sigma * |g(sigma)| does not "
             "always grow with sigma. Only the sorted spectra are compared."
         )
-    if negative := int((values < 0).sum()):
+    negative = int((gain < 0).sum())
+    if negative:
         warnings.append(
             f"g is negative for {negative} of {len(sigma)} directions (log sigma is negative below "
             "sigma = 1). The filter reverses their sign, which changes the loss, not the spectrum."
         )
-    warnings += [*_scale_warnings(bound, rows, sigma, values, own)]
-    warnings += [*_direction_warnings(online, lam_p, lam_z)]
-    gain = partial(bound, rows=rows)
-    return Preview(
-        name, branch, gain, sigma, rows, lam_p, lam_z, curve, own, online, tuple(warnings)
-    )
+    warnings.extend(_scale_warnings(function, rows, sigma, gain, own_kind))
+    warnings.extend(_direction_warnings(online_kind, lam_p, lam_z))
+    return Preview(name, branch, sigma, gain, lam_p, lam_z, curve, own_kind, online_kind, warnings)
 
 
 def _scale_warnings(
-    gain: BoundFunction, rows: int, sigma: Tensor, values: Tensor, own_kind: str
+    function: BoundFunction, rows: int, sigma: Tensor, gain: Tensor, own_kind: str
 ) -> Iterator[str]:
     """Warn if the curve changes with the batch size, since sigma grows with its square root."""
-    text, depends_on_batch, zero = "", False, values == 0
+    text = ""
+    depends_on_batch = False
+    is_zero = gain == 0
     for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
-        other = gain(sigma * factor, round(rows * factor**2))
-        ratio = other[~zero] / values[~zero]
-        depends_on_batch |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
-        depends_on_batch |= bool(other[zero].any())
-        changed = kind(other.abs())
-        text += f"; with {batch} the batch it is {describe(changed)}" if changed != own_kind else ""
+        other = function(sigma * factor, round(rows * factor**2))
+        # Only a constant ratio leaves the curve as it is.
+        ratio = other[~is_zero] / gain[~is_zero]
+        spread = (ratio.max() - ratio.min()).abs()
+        if spread > 1e-6 * ratio.abs().max() or other[is_zero].any():
+            depends_on_batch = True
+        other_kind = kind(other.abs())
+        if other_kind != own_kind:
+            text += f"; with {batch} the batch it is {describe(other_kind)}"
     if depends_on_batch:
         yield (
             "the curve depends on the filter's batch size, because sigma grows with its square "

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_number
 from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.spectra.ranks import effective_rank, symmetric
 
@@ -65,7 +64,6 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
     tensor([[0.5000, 0.0000],
             [0.0000, 0.0000]], dtype=torch.float64)
     """
-    check_number("weight_decay", weight_decay, 0)
     C_z = symmetric(C_z)
     C_z.diagonal().add_(weight_decay)
     inverse: Tensor = torch.linalg.pinv(C_z, hermitian=True)
@@ -107,7 +105,7 @@ def mean_correlation(z: Tensor) -> Tensor:
     >>> mean_correlation(torch.tensor([[[1.0], [3.0]]]))
     tensor([[4.]], dtype=torch.float64)
     """
-    mean = _views(z, 1).mean(dim=1)
+    mean = z.detach().double().mean(dim=1)
     return mean.mT @ mean / len(mean)
 
 
@@ -116,12 +114,12 @@ def positive_correlation(z: Tensor) -> Tensor:
 
     Lemma 3.1, :math:`C_+ = \bar C`, holds for expectations. For samples, the mean of m views keeps
     some of their noise, and :math:`C_+ = \bar C - V_{x|\bar x} / (m - 1)` exactly. For two views
-    they differ by the whole conditional covariance. Shapes: ``(n, m, k) -> (k, k)``.
+    they differ by the whole conditional covariance. Shapes: ``(n, m, k) -> (k, k)``, m > 1.
 
     >>> positive_correlation(torch.tensor([[[1.0], [3.0]]]))
     tensor([[3.]], dtype=torch.float64)
     """
-    z = _views(z, 2)
+    z = z.detach().double()
     n, m, _ = z.shape
     total = z.sum(dim=1)
     rows = z.flatten(0, 1)
@@ -139,7 +137,7 @@ def conditional_covariance(z: Tensor) -> Tensor:
     >>> conditional_covariance(torch.tensor([[[1.0], [3.0]]]))
     tensor([[1.]], dtype=torch.float64)
     """
-    z = _views(z, 1)
+    z = z.detach().double()
     deviations = z - z.mean(dim=1, keepdim=True)
     rows = deviations.flatten(0, 1)
     return rows.mT @ rows / len(rows)
@@ -234,20 +232,10 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     >>> updated_eigenvalues(lam, lam.sqrt(), lam.sqrt(), alpha=0.5)
     tensor([1.0000, 0.3643], dtype=torch.float64)
     """
-    check_number("alpha", alpha, above=0)
     lam_p, lam_z = lam_p.double(), lam_z.double()
     gain = filter_curve(lam_p, lam_z).nan_to_num(0.0)
     cross = 2 * alpha * (1 - alpha) * gain * lam_plus.double()
     return (1 - alpha) ** 2 * lam_p + alpha**2 * lam_z + cross
-
-
-def _views(z: Tensor, least: int) -> Tensor:
-    if z.ndim != 3 or len(z) == 0 or z.shape[1] < least:
-        raise UserError(
-            f"z must have the shape (n, m, k): n samples, each with m >= {least} views, "
-            f"got {tuple(z.shape)}."
-        )
-    return z.detach().double()
 
 
 def _square_root(C: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from matplotlib.legend import Legend
 from matplotlib.transforms import Bbox
 from support.report_pages import run
 
-from rdm_solo import plots
+from rdm_solo import filters, plots
 from rdm_solo.ground.errors import UserError
 from rdm_solo.plots import style
 from rdm_solo.runs import RunFolder, columns
@@ -350,7 +350,7 @@ def test_settings_stand_from_the_most_accurate_down():
 @pytest.mark.parametrize(("branch", "symbol"), [("target", "h"), ("online", "g")])
 def test_a_filter_is_drawn_with_its_equivalent_online_filter(branch, symbol):
     sigma = torch.tensor([8.0, 4.0, 1.0], dtype=torch.float64)
-    effect = predict_effect("own", branch, lambda sigma: sigma**-0.5, sigma)
+    effect = predict_effect("own", branch, filters.get("pow", p=-0.5), sigma)
     figure = plots.draw_filter(effect, "A note.")
     function, curve = figure.axes
     assert function.lines[0].get_xdata() == pytest.approx([8, 4, 1])

@@ -10,7 +10,6 @@ from rdm_solo import theory
 from rdm_solo.spectra import correlation, effective_rank, filter_curve
 
 few = settings(max_examples=25, deadline=None)
-steps = st.floats(0.02, 0.98)
 seeds = st.integers(0, 999)
 
 
@@ -47,18 +46,14 @@ def low_passed(draw) -> tuple[Tensor, Tensor]:
 
     Both follow from integers, so that different numbers differ by much.
     """
-    lam_z = draw(st.lists(st.integers(1, 60), min_size=2, max_size=8))
-    k = len(lam_z)
-    falls = draw(st.lists(st.integers(0, 9), min_size=k - 1, max_size=k - 1).filter(any))
-    smallest = draw(st.integers(1, 9))
-    gain = vector(smallest, *falls).cumsum(0).flip(0) / 10
-    lam_z = vector(*lam_z).sort(descending=True).values / sum(lam_z)
+    k = draw(st.integers(2, 8))
+    integers = st.lists(st.integers(0, 9), min_size=k, max_size=k)
+    lam_z = 1 + vector(*draw(integers))
+    lam_z = lam_z.sort(descending=True).values / lam_z.sum()
+    rises = vector(*draw(integers))
+    rises[:2] += 1  # the smallest gain is positive, and the gains differ
+    gain = rises.cumsum(0).flip(0) / 10
     return lam_z, theory.filtered_eigenvalues(lam_z, gain)
-
-
-def factors(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: float) -> Tensor:
-    """Return the factors by which Theorem 4's step multiplies the online eigenvalues."""
-    return theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha) / lam_p
 
 
 def pairs(lam_z: Tensor, lam_plus: Tensor, v: Tensor, n: int = 40) -> tuple[Tensor, Tensor]:
@@ -67,34 +62,22 @@ def pairs(lam_z: Tensor, lam_plus: Tensor, v: Tensor, n: int = 40) -> tuple[Tens
     q = orthonormal(n, 2 * k, seed=1) * n**0.5
     common = q[:, :k] * ((lam_z + lam_plus) / 2).sqrt()
     different = q[:, k:] * ((lam_z - lam_plus) / 2).clamp_min(0).sqrt()
-    return (common + different) @ v.mT, (common - different) @ v.mT
+    z = (common + different) @ v.mT
+    z_plus = (common - different) @ v.mT
+    return z, z_plus
 
 
-def train_predictor(z: Tensor, z_plus: Tensor, weight_decay: float) -> Tensor:
-    """Return the predictor that an optimiser finds on the sample."""
-    k = z.shape[1]
-    W = torch.zeros(k, k, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [W],
-        max_iter=300,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=1e-11,
-        tolerance_change=1e-14,
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = (z @ W.mT - z_plus).square().sum(1).mean() / 2
-        loss = loss + weight_decay / 2 * W.square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return W.detach()
+def gradient(W: Tensor, z: Tensor, z_plus: Tensor, weight_decay: float) -> Tensor:
+    """Return the gradient of the predictor's loss, which is convex: it is 0 for the best W only."""
+    W = W.clone().requires_grad_()
+    loss = (z @ W.mT - z_plus).square().sum(1).mean() / 2
+    loss = loss + weight_decay / 2 * W.square().sum()
+    loss.backward()
+    return W.grad
 
 
 @pytest.mark.parametrize(("weight_decay", "k"), [(0.0, 4), (0.3, 4), (0.3, 8)])
-def test_lemma_1_gives_what_training_finds(weight_decay, k):
+def test_lemma_1_gives_the_best_predictor_of_a_sample(weight_decay, k):
     """With k = 8 > d = 6 correlations are singular, which needs weight decay."""
     d, n, noise = 6, 60, 0.7
     W_f = normal(k, d, seed=3)
@@ -107,9 +90,7 @@ def test_lemma_1_gives_what_training_finds(weight_decay, k):
     assert_close(C_z, correlation(z))
     assert_close(C_plus, z.mT @ z_plus / n)
     assert_close(C_p, correlation(z @ W.mT))
-    torch.testing.assert_close(W, train_predictor(z, z_plus, weight_decay), rtol=0, atol=1e-6)
-    for C in (C_z, W, C_p):  # all share their eigenvectors
-        assert_close(C @ C_plus, C_plus @ C)
+    assert_close(gradient(W, z, z_plus, weight_decay), torch.zeros_like(W))
 
 
 @few
@@ -118,7 +99,8 @@ def test_lemma_1_is_low_pass_only_with_weight_decay(seed, noise, weight_decay):
     W_f = normal(5, 7, seed=seed)
     lam = eigenvalues(W_f @ W_f.mT)
     C_z, _, _, C_p = theory.linear_setting(W_f, noise, weight_decay)
-    lam_p, lam_z = eigenvalues(C_p), eigenvalues(C_z)
+    lam_p = eigenvalues(C_p)
+    lam_z = eigenvalues(C_z)
     curve = filter_curve(lam_p, lam_z)
     assert_close(curve, lam / ((1 + noise**2) * lam + weight_decay))
     assert theory.kind(curve) == "low-pass"
@@ -132,14 +114,16 @@ def test_lemma_1_is_low_pass_only_with_weight_decay(seed, noise, weight_decay):
 @given(seed=seeds, m=st.integers(2, 4), weight_decay=st.sampled_from([0.0, 0.2]))
 def test_theorem_2_holds_without_shared_eigenvectors(seed, m, weight_decay):
     """For a population of n samples with m views each, omega lies in [0, 1]."""
-    z = normal(9, m, 4, seed=seed) * vector(3, 2, 1, 0.5) + normal(9, 1, 4, seed=seed + 1)
-    C_z = correlation(z.flatten(0, 1))
+    noise = normal(9, m, 4, seed=seed)
+    z = noise * vector(3, 2, 1, 0.5) + normal(9, 1, 4, seed=seed + 1)
+    views = z.flatten(0, 1)
+    C_z = correlation(views)
     C_bar = theory.mean_correlation(z)
-    W = theory.optimal_predictor(C_z, C_bar, weight_decay).requires_grad_()
-    loss = (W @ C_z * W).sum() / 2 - (W * C_bar).sum() + weight_decay / 2 * W.square().sum()
-    loss.backward()
-    torch.testing.assert_close(W.grad, torch.zeros_like(W), rtol=0, atol=1e-11)
-    gains = torch.linalg.eigvals(W.detach())
+    W = theory.optimal_predictor(C_z, C_bar, weight_decay)
+    # Pairs of a view with all views of its sample have the best predictor of their mean.
+    means = z.mean(1).repeat_interleave(m, 0)
+    assert_close(gradient(W, views, means, weight_decay), torch.zeros_like(W))
+    gains = torch.linalg.eigvals(W)
     omega = theory.ideal_filter(eigenvalues(C_bar), eigenvalues(C_z))
     assert gains.imag.abs().max() < 1e-9
     for values in (gains.real, omega):
@@ -149,14 +133,15 @@ def test_theorem_2_holds_without_shared_eigenvectors(seed, m, weight_decay):
 
 def test_the_ideal_filter_is_the_predictors_spectrum_and_its_outputs_curve():
     v = orthonormal(3, 3)
-    lam_z, lam_plus = vector(0.6, 0.3, 0.1), vector(0.5, 0.2, 0.01)
-    C_z, C_plus = matrix(v, lam_z), matrix(v, lam_plus)
+    lam_z = vector(0.6, 0.3, 0.1)
+    lam_plus = vector(0.5, 0.2, 0.01)
+    C_z = matrix(v, lam_z)
+    C_plus = matrix(v, lam_plus)
     omega = theory.ideal_filter(lam_plus, lam_z, weight_decay=0.05)
     W = theory.optimal_predictor(C_z, C_plus, weight_decay=0.05)
     assert_close(W, matrix(v, omega))
-    z, z_plus = pairs(lam_z, lam_plus, v)
-    torch.testing.assert_close(train_predictor(z, z_plus, 0.05), W, rtol=0, atol=1e-6)
-    assert_close(filter_curve(eigenvalues(W @ C_z @ W.mT), lam_z), omega)
+    lam_p = eigenvalues(W @ C_z @ W.mT)
+    assert_close(filter_curve(lam_p, lam_z), omega)
     assert theory.ideal_filter(vector(1, 1), vector(1, 0)).isnan().tolist() == [False, True]
 
 
@@ -168,32 +153,29 @@ def test_lemma_2_reproduces_the_online_correlation(spectra, seed):
     k = len(lam_z)
     v = orthonormal(k, k, seed)
     C_z = matrix(v, lam_z)
-    shared = matrix(v, lam_p)
-    assert_close(theory.equivalent_filter(shared, C_z), matrix(v, filter_curve(lam_p, lam_z)))
-    for C_p in (shared, matrix(orthonormal(k, k, seed + 1), lam_p)):
-        W = theory.equivalent_filter(C_p, C_z)
-        assert_close(W @ C_z @ W.mT, C_p)
+    C_p = matrix(v, lam_p)
+    W = theory.equivalent_filter(C_p, C_z)
+    assert_close(W, matrix(v, filter_curve(lam_p, lam_z)))
+    other_v = orthonormal(k, k, seed + 1)
+    C_p = matrix(other_v, lam_p)
+    W = theory.equivalent_filter(C_p, C_z)
+    assert_close(W @ C_z @ W.mT, C_p)
 
 
 @few
 @given(n=st.integers(1, 4), m=st.integers(2, 4), seed=seeds)
 def test_lemma_3_holds_on_samples(n, m, seed):
     z = normal(n, m, 3, seed=seed)
-    C_z, C_bar, C_plus, V = torch.zeros(4, 3, 3, dtype=torch.float64)
-    for views in z:  # as the definitions read
-        mean = sum(views) / m
-        C_bar += torch.outer(mean, mean) / n
-        for i, a in enumerate(views):
-            C_z += torch.outer(a, a) / (n * m)
-            V += torch.outer(a - mean, a - mean) / (n * m)
-            for j, b in enumerate(views):
-                if i != j:
-                    C_plus += torch.outer(a, b) / (n * m * (m - 1))
+    # The correlation of views a and b of the same sample, (m, m, k, k)
+    C = torch.einsum("nai, nbj -> abij", z, z) / n
+    is_same = torch.eye(m, dtype=torch.bool)
+    C_z = C[is_same].mean(0)
+    C_bar = C.mean((0, 1))
+    V = theory.conditional_covariance(z)
     assert_close(theory.mean_correlation(z), C_bar)
-    assert_close(theory.positive_correlation(z), C_plus)
-    assert_close(theory.conditional_covariance(z), V)
+    assert_close(theory.positive_correlation(z), C[~is_same].mean(0))
     assert_close(C_bar + V, C_z)
-    assert_close(C_bar - V / (m - 1), C_plus)
+    assert_close(C_bar - V / (m - 1), theory.positive_correlation(z))
 
 
 @few
@@ -217,11 +199,9 @@ def test_theorem_3_is_strict_unless_the_filter_is_constant(spectra, scale):
         ([1, 2, 1, 2], 1e-6, "multi-band"),
         ([3, 2, 2, 1], 1e-6, "low-pass"),
         ([3, float("nan"), 2], 1e-6, "low-pass"),
-        ([3, 2, 2.01, 1], 1e-6, "multi-band"),
         ([3, 2, 2.01, 1], 0.01, "low-pass"),
         (torch.linspace(1, 0.5, 100), 0.1, "low-pass"),  # in steps below the tolerance
         ([float("nan")], 1e-6, "none"),
-        ([0, 0, 0], 1e-6, "none"),
     ],
 )
 def test_kinds_by_turns(curve, tolerance, expected):
@@ -246,25 +226,26 @@ def test_theorem_4_is_what_gradient_descent_does(spectra, alpha):
     z, z_plus = pairs(lam_z, lam_plus, v)
     W = matrix(v, filter_curve(lam_p, lam_z))
     # One step of SGD on free features.
-    features = (torch.cat([z, z_plus]) @ W).requires_grad_()
-    loss = (features - torch.cat([z_plus, z])).square().sum() / 2
+    online = torch.cat([z, z_plus])
+    target = torch.cat([z_plus, z])
+    features = (online @ W).requires_grad_()
+    loss = (features - target).square().sum() / 2
     loss.backward()
     torch.optim.SGD([features], lr=alpha).step()
     expected = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha)
     assert_close(correlation(features), matrix(v, expected))
-    h, omega = (lam_z / lam_p).sqrt(), lam_plus / lam_z
-    printed = (1 - alpha) ** 2 + alpha**2 * h**2 + 2 * alpha * (1 - alpha) * h * omega
-    assert_close(factors(lam_p, lam_z, lam_plus, alpha), printed)
 
 
 def test_theorem_4_with_directions_that_either_branch_has_lost():
-    lam_p, lam_z, lam_plus = vector(0.5, 0, 1), vector(0.5, 0.5, 0), vector(0.5, 0.5, 3)
+    lam_p = vector(0.5, 0, 1)
+    lam_z = vector(0.5, 0.5, 0)
+    lam_plus = vector(0.5, 0.5, 3)
     new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, 0.1)
     torch.testing.assert_close(new, vector(0.5, 0.005, 0.81))
 
 
 @few
-@given(spectra=low_passed(), alpha=steps, slope=st.floats(0, 1))
+@given(spectra=low_passed(), alpha=st.floats(0.02, 0.98), slope=st.floats(0, 1))
 def test_theorem_4_raises_the_rank_under_either_condition_and_between(spectra, alpha, slope):
     """omega = g^slope: slope 1 is W* (condition 1), slope 0 perfect alignment (condition 2)."""
     lam_z, lam_p = spectra
@@ -273,25 +254,12 @@ def test_theorem_4_raises_the_rank_under_either_condition_and_between(spectra, a
     lam_p = lam_p / gain[0] ** 2
     lam_plus = lam_z * (gain / gain[0]) ** slope
     new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha)
-    assert theory.kind(factors(lam_p, lam_z, lam_plus, alpha), 1e-9) == "high-pass"
+    assert theory.kind(new / lam_p, 1e-9) == "high-pass"
     assert (new.diff() <= 1e-15).all()  # Theorem 3 needs the same order
     assert effective_rank(new) > effective_rank(lam_p)
 
 
-LAM = vector(1, 1)
-EYE = torch.eye(2)
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "message"),
-    [
-        (theory.updated_eigenvalues, (LAM, LAM, LAM, 0.0), "alpha"),
-        (theory.equivalent_filter, (EYE, torch.diag(vector(1, 0))), "no filter"),
-        (theory.optimal_predictor, (EYE, EYE, -1.0), "weight_decay"),
-        (theory.positive_correlation, (torch.ones(3, 1, 2),), "views"),
-        (theory.mean_correlation, (EYE,), "views"),
-    ],
-)
-def test_refusals_name_the_argument(function, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        function(*arguments)
+def test_no_filter_reaches_directions_that_the_target_has_lost():
+    C_z = torch.diag(vector(1, 0))
+    with pytest.raises(ValueError, match="no filter"):
+        theory.equivalent_filter(torch.eye(2), C_z)
