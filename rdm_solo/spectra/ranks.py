@@ -41,8 +41,8 @@ def eigenvalues(lam_or_C: Tensor) -> Tensor:
 
 def descending(C: Tensor) -> Tensor:
     """Return the eigenvalues of a symmetric matrix, descending and non-negative."""
-    lam: Tensor = torch.linalg.eigvalsh(C)
-    return lam.flip(0).clamp_min(0)
+    lam: Tensor = torch.linalg.eigvalsh(C).flip(0)
+    return lam.clamp_min(0)
 
 
 def descending_eigenvectors(C: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,8 +70,8 @@ def symmetric(C: Tensor) -> Tensor:
 
 def noise_floor(lam: Tensor) -> Tensor:
     """Return the rounding error of a float64 matrix's eigenvalues, ``k eps`` times the largest."""
-    floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
-    return floor
+    eps = torch.finfo(torch.float64).eps
+    return lam.max() * len(lam) * eps
 
 
 def over_largest(weights: Tensor) -> Tensor:

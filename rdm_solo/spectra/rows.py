@@ -135,8 +135,8 @@ def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
     """Return random unit vectors ``(k, slices)``, the same on all processes and devices."""
     draw = torch.Generator().manual_seed(seed)
     drawn = torch.randn(k, slices, generator=draw, dtype=torch.float64)
-    lengths: Tensor = torch.linalg.vector_norm(drawn, dim=0)
-    return drawn / lengths
+    axes: Tensor = drawn / drawn.norm(dim=0)
+    return axes
 
 
 def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:

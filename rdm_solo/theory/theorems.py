@@ -105,7 +105,7 @@ def mean_correlation(z: Tensor) -> Tensor:
     >>> mean_correlation(torch.tensor([[[1.0], [3.0]]]))
     tensor([[4.]], dtype=torch.float64)
     """
-    mean = z.detach().double().mean(dim=1)
+    mean = z.detach().double().mean(1)
     return mean.mT @ mean / len(mean)
 
 
@@ -121,7 +121,7 @@ def positive_correlation(z: Tensor) -> Tensor:
     """
     z = z.detach().double()
     n, m, _ = z.shape
-    total = z.sum(dim=1)
+    total = z.sum(1)
     rows = z.flatten(0, 1)
     all_pairs = total.mT @ total
     equal_pairs = rows.mT @ rows
@@ -138,7 +138,7 @@ def conditional_covariance(z: Tensor) -> Tensor:
     tensor([[1.]], dtype=torch.float64)
     """
     z = z.detach().double()
-    deviations = z - z.mean(dim=1, keepdim=True)
+    deviations = z - z.mean(1, keepdim=True)
     rows = deviations.flatten(0, 1)
     return rows.mT @ rows / len(rows)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import features
 from scipy.linalg import eigh
 from torch import Tensor
 
@@ -105,8 +106,7 @@ def test_flat_spectra_one_direction_nothing_and_nan(measure):
 
 @pytest.mark.parametrize(("n", "k"), [(20, 64), (64, 20), (20, 20)])
 def test_rankme_has_a_term_for_each_of_min_n_k_singular_values(n, k):
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 5, generator=draw).double() @ torch.randn(5, k, generator=draw).double()
+    x = features("gaussian", n, 5).double() @ features("gaussian", 5, k).double()
     sigma = np.linalg.svd(x, compute_uv=False)
     sigma[5:] = 0
     share = sigma / sigma.sum()
