@@ -98,6 +98,8 @@ def test_lidar_needs_both_views_of_each_sample_among_the_rows():
     assert lidar_of(a, a, b) is None
     three_views = torch.cat([a, b, a + b])
     assert lidar_of(three_views, three_views, three_views.roll(200, 0)) is None
+    collapsed = torch.ones(5, 24)  # an odd number of rows that all equal each other
+    assert lidar_of(collapsed, collapsed, collapsed) is None
 
 
 def test_lidar_is_absent_if_a_sample_lost_one_view():
