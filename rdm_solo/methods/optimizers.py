@@ -17,14 +17,17 @@ class WarmupCosine(LRScheduler):
     The rates are solo-learn's, computed in closed form for each step. The state of solo-learn's own
     scheduler contains a ``functools.partial``, which ``weights_only`` refuses to load.
 
-    >>> group = [torch.nn.Parameter(torch.zeros(1))]
-    >>> schedule = WarmupCosine(torch.optim.SGD(group, lr=1.0), warmup=3, steps=7)
+    >>> groups = [
+    ...     {"params": [torch.nn.Parameter(torch.zeros(1))]},
+    ...     {"params": [torch.nn.Parameter(torch.zeros(1))], "static_lr": True},
+    ... ]
+    >>> schedule = WarmupCosine(torch.optim.SGD(groups, lr=1.0), warmup=3, steps=7)
     >>> rates = []
     >>> for _ in range(7):
-    ...     rates.append(round(schedule.get_last_lr()[0], 3))
+    ...     rates.append([round(rate, 3) for rate in schedule.get_last_lr()])
     ...     schedule.optimizer.step(); schedule.step()
     >>> rates
-    [0.0, 0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    [[0.0, 1.0], [0.5, 1.0], [1.0, 1.0], [1.0, 1.0], [0.854, 1.0], [0.5, 1.0], [0.146, 1.0]]
     """
 
     def __init__(
