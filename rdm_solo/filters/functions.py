@@ -135,7 +135,7 @@ class BoundFunction:
         if shape != sigma.shape:
             raise UserError(
                 f"the filter function {self.name!r} must return one number for each singular "
-                f"value, got {type(gain).__name__} of shape {shape} for {len(sigma)} of them."
+                f"value, got shape {tuple(shape or ())} ({type(gain).__name__}) for {len(sigma)}."
             )
         return gain.to(sigma)
 
@@ -152,7 +152,7 @@ def get(name: str | Function, p: float | None = None, **parameters: Any) -> Boun
     Traceback (most recent call last):
     ...
     rdm_solo.ground.errors.UserError: the filter function 'torch.sum' must return one number for \
-each singular value, got Tensor of shape torch.Size([]) for 8 of them.
+each singular value, got shape () (Tensor) for 8.
     """
     function = _lookup(name)
     signature = _signature(function)
