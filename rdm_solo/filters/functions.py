@@ -157,7 +157,13 @@ each singular value, got shape () (Tensor) for 8.
     function = _lookup(name)
     signature = _signature(function)
     if p is not None:
+        if not takes_p(function):
+            raise UserError(
+                f"p={p} would be ignored: {label(name)!r} has no exponent; leave it out."
+            )
         parameters["p"] = as_schedule(p)(0)
+    elif takes_p(function) and signature.parameters["p"].default is inspect.Parameter.empty:
+        raise UserError(f"{label(name)!r} needs an exponent: set p, for example p=-0.5.")
     takes_rows = "rows" in signature.parameters
     rows = {"rows": 1} if takes_rows else {}
     try:
