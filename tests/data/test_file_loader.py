@@ -18,7 +18,6 @@ from support.image_files import (
 )
 
 from rdm_solo import data
-from rdm_solo.cli import terminal
 from rdm_solo.data import DataError, Dataset, DecodeOptions, Files, folders
 
 
@@ -141,20 +140,3 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
     batches = loader(tmp_path, batch_size=4, source={"skip_broken": True})
     with pytest.raises(DataError, match="9 unreadable images"):
         list(batches)
-
-
-def test_a_killed_worker_is_an_error_that_says_what_to_do(tree, capsys):
-    others = multiprocessing.active_children()
-    batches = loader(tree, batch_size=2, source={"workers": 1})
-
-    def kill_workers() -> None:
-        for _ in batches:
-            for worker in multiprocessing.active_children():
-                if worker not in others:
-                    worker.kill()
-                    worker.join()
-
-    with pytest.raises(SystemExit) as exit, terminal.errors_without_traceback():
-        kill_workers()
-    assert exit.value.code == 2
-    assert "dataset.workers" in capsys.readouterr().err

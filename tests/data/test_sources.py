@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from support.image_files import write_tree
-from support.small_runs import configure, run
+from support.small_runs import configure
 from torchvision import datasets
 
 from rdm_solo import data
@@ -161,12 +161,6 @@ def test_a_config_makes_its_data_set(name, tmp_path, monkeypatch):
     _, (first, second), _ = next(iter(batches))
     shape = (4, config.channels, config.image_size, config.image_size)
     assert first.shape == second.shape == shape
-
-
-@pytest.mark.parametrize("part", ["source", "views"])
-def test_a_part_that_is_something_else_is_named(tmp_path, part):
-    with pytest.raises(ValueError, match=rf"dataset\.{part}"):
-        run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={{_target_: builtins.dict}}")
 
 
 @pytest.mark.parametrize("variant", gratings.VARIANTS)
