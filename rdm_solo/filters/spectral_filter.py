@@ -138,8 +138,8 @@ class SpectralFilter(nn.Module):
             self._count(spectrum, gain)
             gain = rescale(spectrum, gain)
             if not (self.has_gradient and has_derivative):
-                return filter_target(spectrum, gain)
-            value, operator = filter_online(spectrum, gain)
+                return filter_target(spectrum, gain)  # U diag(sigma g) V^T
+            value, operator = filter_online(spectrum, gain)  # the same rows, and W for backward
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
         return result
 

@@ -13,7 +13,10 @@ from rdm_solo.methods.descriptions import method
 
 
 def build(cfg: DictConfig, labelled: bool = True) -> Any:
-    """Return the model that a config names; without labels, it logs no accuracies."""
+    """Return the model that a config names, such as ``models.SimSiam`` for ``simsiam``.
+
+    Without labels, it logs no accuracies.
+    """
     description = method(cfg.method.name)
     if solo_learn.GENERATION not in description.versions:
         raise UserError(

@@ -43,8 +43,9 @@ class _Filtered:
     """
 
     def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
+        super().__init__(cfg)  # solo-learn builds the backbone, the projector and the predictor
         self.chosen = self.chosen_filter(cfg)
+        # For filter=target_pow: {"target": SpectralFilter("target", "pow", p)}.
         spectral = self.chosen.modules(cfg.max_epochs)
         self.target_head = spectral.get("target", nn.Identity())
         if self.chosen.linear:
@@ -110,7 +111,7 @@ class FilteredSimSiam(_Filtered):
         z2, p2, target2 = self.branches(feats2)
         loss = self.compare(z1, p1, target2) / 2 + self.compare(z2, p2, target1) / 2
         self.log("train_neg_cos_sim", loss, on_epoch=True, sync_dist=True)
-        return loss + out["loss"]
+        return loss + out["loss"]  # of the online classifier
 
 
 def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class Sweep:
         rows = []
         for setting in judge(started_groups(self._runs)):
             row = _setting(setting.group)
-            row |= {"runs": len(setting.runs), "epochs": setting.counted[0].epochs}
+            row |= {"runs": len(setting.judged_runs), "epochs": setting.counted[0].epochs}
             for column in compared():
                 name = column.name
                 mean, sd, n = _moments(setting.last[name])
@@ -89,7 +89,7 @@ class Sweep:
         """A table with a row per run: its setting, last values, and verdicts."""
         rows = []
         for setting in judge(started_groups(self._runs)):
-            for judged in setting.runs:
+            for judged in setting.judged_runs:
                 run = judged.run
                 row = _setting(setting.group)
                 row |= {"seed": run.seed, "epochs": run.epochs}

@@ -18,7 +18,7 @@ def title(settings: Sequence[Setting]) -> str:
     """Return what was compared, such as ``SimSiam, target filter σ^p, p = -1 … -0.3, 4 runs``."""
     first = settings[0]
     words = [first.label] if len(settings) == 1 else _compared(settings)
-    runs = sum(len(setting.runs) for setting in settings)
+    runs = sum(len(setting.judged_runs) for setting in settings)
     words.append(f"{runs} runs" if runs > 1 else f"seed {first.group.first.seed}")
     epochs = {setting.counted[0].epochs for setting in settings}
     if len(settings) == 1 and not first.finished:
@@ -74,7 +74,7 @@ def accuracy(setting: Setting) -> Verdict:
             continue
         text = f"{column.label} {mean_std(values, column.digits)} %"
         epoch, _ = latest(setting.counted, column.name)
-        if 0 < epoch < run.last_epoch:
+        if 0 < epoch < run.last_epoch:  # 0: linear accuracies are not in metrics.csv
             text += f" in epoch {epoch}"
         facts = [text]
         if len(setting.counted) == 1 and column != LINEAR:

@@ -75,10 +75,11 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
     pictures = []
     failures = []
     for plot in PLOTS:
-        wanted = slow if plot in SLOW else plot.choose(groups)
-        if not wanted:
+        applies = bool(plot.choose(groups))
+        is_wanted = slow if plot in SLOW else applies
+        if not is_wanted:
             continue
-        if not plot.select(groups):
+        if not plot.select(groups):  # no group has the measurements
             failures.append(f"{plot.title}: needs {plot.needs}.")
             continue
         try:
@@ -96,7 +97,7 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
                 plot,
                 source=f"data:image/png;base64,{base64.b64encode(content).decode()}",
                 inches=width / style.DPI,
-                note=str(figure.get_label()),
+                note=str(figure.get_label()),  # set by style.finish
                 files=[path.name for path in paths],
             )
             pictures.append(picture)

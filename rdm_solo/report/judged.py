@@ -40,7 +40,7 @@ class Setting:
 
     label: str
     group: Group
-    runs: Sequence[JudgedRun]
+    judged_runs: Sequence[JudgedRun]
     counted: Sequence[RunFolder]  # the runs in means, bands and n
     lead: Verdict
     low_pass: Verdict
@@ -81,7 +81,7 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
             Setting(
                 label=group.label,
                 group=group,
-                runs=list(runs.values()),
+                judged_runs=list(runs.values()),
                 counted=counted,
                 lead=lead,
                 low_pass=low_pass,

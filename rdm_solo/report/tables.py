@@ -189,7 +189,7 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
         measure = f"linear top-{top} %"
         digits = 2
         missing = "run rdm-solo linear on it"
-        evaluation = most_common(runs)
+        evaluation = most_common(runs)  # need not be comparable with other settings
         values = linear_accuracies(runs, evaluation, f"top{top}")
         if evaluation and evaluation.kind == "cached":
             differences.append("cached features, no augmentation")

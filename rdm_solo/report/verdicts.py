@@ -128,6 +128,7 @@ def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     if run.diverged is not None:
         return Outcome(f"diverged in epoch {run.diverged}", good=False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
+    # Gaps are judged by `_leads`.
     kinds = collapse.kinds_of_collapse(epochs, Bounds(warmup=warmup, gap_epochs=None))
     # If several notes apply, a collapse is named first.
     kinds.sort(key=COLLAPSED.__contains__, reverse=True)

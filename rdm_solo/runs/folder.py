@@ -50,6 +50,7 @@ class RunFolder:
 
     @property
     def filter(self) -> str:
+        """The name of the filter's option, such as ``target_pow``."""
         return self.chosen_filter.label
 
     @cached_property

@@ -105,7 +105,10 @@ class Group:
 
 
 def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
-    """Return the last epoch in which any run measured a column, and its finite values there."""
+    """Return the last epoch in which any run measured a column, and its finite values there.
+
+    The epoch is 0, without values, if no run measured it.
+    """
     epoch = max(run.last_measured(column) for run in runs)
     values = []
     for run in runs:

@@ -75,7 +75,7 @@ def exit_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def connect(trainer: Any) -> None:
+def start_process_group(trainer: Any) -> None:
     """Initialise the process group of a run that torchrun or srun started.
 
     Lightning does so for processes that it starts itself.

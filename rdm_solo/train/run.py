@@ -55,7 +55,7 @@ def run(
     callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
     trainer = make_trainer(cfg, folder, callbacks)
 
-    processes.connect(trainer)
+    processes.start_process_group(trainer)
     with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:
         if start.finished_summary:
             log.info(f"the run in {folder} has already finished")

@@ -105,7 +105,11 @@ def _check_method(cfg: DictConfig, dataset: Dataset, views: Views, batch: int) -
 
 
 class DataModule(pl.LightningDataModule):
-    """Load training views, validation images, and clean training images for the kNN classifier."""
+    """Load training views, validation images, and clean training images for the kNN classifier.
+
+    A training batch is ``(indices, [view_1, view_2, ...], labels)``; its order and views depend on
+    the seed and the epoch only. Batches of the other two loaders are ``(images, labels)``.
+    """
 
     def __init__(
         self,

@@ -107,9 +107,9 @@ def test_functions_equal_their_matrix_form(name, parameters, matrix):
     [
         ("lgo1p", {}, "log1p"),
         ("no_such_module.soft", {}, "no_such_module"),
-        ("log1p", {"p": 1.0}, "'p'"),
-        (torch.sqrt, {"p": 1.0}, "'p'"),
-        ("pow", {}, "'p'"),
+        ("log1p", {"p": 1.0}, "p=1"),
+        (torch.sqrt, {"p": 1.0}, "p=1"),
+        ("pow", {}, "exponent"),
         ("pow", {"p": 3.001}, "3.001"),
         ("pow", {"p": "x"}, "'x'"),
         ("truncate", {"kept": 3}, "'kept'"),
