@@ -15,7 +15,7 @@ A run's last checkpoint is applied to its training views. The comparison depends
 A high-pass target filter falls with λ: its slope is negative.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,11 @@ from torch.nn.functional import normalize
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
-from rdm_solo.spectra.ranks import correlation
+from rdm_solo.spectra.ranks import correlation, descending_eigenvectors
 
 if TYPE_CHECKING:
-    import rdm_solo.runs.folder
     from rdm_solo.evaluate.finished_run import FinishedRun
+    from rdm_solo.runs.folder import RunFolder
 
 ITERATIONS = (0, 1, 2, 3)
 TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
@@ -55,7 +55,9 @@ class Curve:
 
     @property
     def name(self) -> str:
-        return f"{self.variant}, {self.group}" if self.group else self.variant
+        if not self.group:
+            return self.variant
+        return f"{self.variant}, {self.group}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +66,11 @@ class Figure5:
 
     label: str  # method and filter in the paper's words
     branch: str  # the filtered branch: "online" (ω, g) or "target" (h)
-    curves: tuple[Curve, ...]
+    curves: Sequence[Curve]
     note: str = ""  # such as "online temperature 0.1"
 
 
-def measure(
-    run: "rdm_solo.runs.folder.RunFolder", rows: int = 4096, device: str = "cpu"
-) -> Figure5:
+def measure(run: "RunFolder", rows: int = 4096, device: str = "cpu") -> Figure5:
     """Measure the filters of a run's last checkpoint on ``rows`` or more views (see MAX_LOGITS).
 
     Use several times k rows: with fewer, the smallest eigenvalues are underestimated.
@@ -79,40 +79,43 @@ def measure(
 
     design = run.description.asymmetry
     if design not in DESIGNS:
-        labels = ", ".join(m.label for m in METHODS.values() if m.asymmetry in DESIGNS)
-        raise UserError(f"Figure 5 is defined for {labels}, not for {run.label} ({run.folder}).")
-    measure_design = DESIGNS[design]
+        labels = [method.label for method in METHODS.values() if method.asymmetry in DESIGNS]
+        names = ", ".join(labels)
+        raise UserError(f"Figure 5 is defined for {names}, not for {run.label} ({run.folder}).")
+    finished = finished_run.load(run, device)
     with torch.no_grad():
-        curves, note = measure_design(finished_run.load(run, device), rows)
+        curves, note = DESIGNS[design](finished, rows)
     branch = "online" if design == "predictor" else "target"
-    return Figure5(run.label, branch, tuple(curves), note)
+    return Figure5(run.label, branch, curves, note)
 
 
 def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     """Compare the run's predictor with the optimal linear predictor."""
     model = finished.model
+    has_momentum = hasattr(model, "momentum_projector")
     online: list[Tensor] = []
     target: list[Tensor] = []
     positive: list[Tensor] = []
     for crops in finished.batches(rows):
         projections = [model.projector(model.backbone(x)) for x in crops]
-        if hasattr(model, "momentum_projector"):
+        targets = projections
+        if has_momentum:  # its projector ends with the target filter
             targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
-        else:
-            targets = projections
         if hasattr(model, "find_nn"):  # NNBYOL and NNSiam: neighbours in a queue
             targets = [model.find_nn(normalize(z, dim=-1))[1] for z in targets]
-        elif not hasattr(model, "momentum_projector"):
+        elif not has_momentum:
             targets = [model.target_head(z) for z in targets]
         online += [model.predictor(z) for z in projections]
         target += targets
         positive += targets[1:] + targets[:1]
-    p, z, z_plus = (normalize(_join(parts), dim=1) for parts in (online, target, positive))
+    p = normalize(_join(online), dim=1)
+    z = normalize(_join(target), dim=1)
+    z_plus = normalize(_join(positive), dim=1)
 
     lam_p = eigenvalues(p)
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
-    lam_z, u = torch.linalg.eigh(correlation(z))
-    lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
+    lam_z, u = descending_eigenvectors(correlation(z))
+    # Both views of a pair are each other's positive, so that C_+ is symmetric.
     C_plus = (z.mT @ z_plus + z_plus.mT @ z) / (2 * len(z))
     lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
     directional = (u * (C_plus @ u)).sum(0)
@@ -131,31 +134,33 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
     temperature = float(model.temperature)
     rows = min(rows, MAX_LOGITS // model.prototypes.out_features)
     logits = []
+    # Each view has its own Sinkhorn batch and queue. Rows of the queue only take part.
+    sinkhorn_batches = []
     for crops in finished.batches(rows):
-        for x in crops:
+        for view, x in enumerate(crops):
             projection = normalize(model.projector(model.backbone(x)))
-            logits.append(model.prototypes(projection).float())
+            batch = model.prototypes(projection).float()
+            logits.append(batch)
+            if finished.queue is not None:
+                queue = model.prototypes(finished.queue[view])
+                batch = torch.cat([batch, queue])
+            sinkhorn_batches.append(batch)
     lam_p = eigenvalues((_join(logits) / temperature).softmax(1))
 
-    # Each view has its own Sinkhorn batch and queue. Rows of the queue only take part.
-    batches = logits
-    if finished.queue is not None:
-        queues = [model.prototypes(z) for z in finished.queue]
-        batches = [torch.cat([x, queues[i % finished.views]]) for i, x in enumerate(logits)]
-    counts = sorted({*ITERATIONS, model.sk_iters})
-    variants = [(epsilon, n) for n in counts]
-    if temperature != epsilon:
-        # Without iterations it would be the online branch's own softmax.
-        variants += [(temperature, n) for n in counts if n]
     curves = []
-    for eps, n in variants:
-        assignments = []
-        for x, batch in zip(logits, batches):
-            assignments.append(sinkhorn(batch, eps, n)[: len(x)])
-        h = filter_curve(eigenvalues(torch.cat(assignments)), lam_p)
-        name = "1 iteration" if n == 1 else f"{n} iterations"
-        trained = eps == epsilon and n == model.sk_iters
-        curves.append(curve(name, f"ε = {eps:g}", lam_p, h, trained))
+    for eps in dict.fromkeys([epsilon, temperature]):
+        for n in sorted({*ITERATIONS, model.sk_iters}):
+            if n == 0 and eps != epsilon:
+                continue  # the online branch's own softmax
+            assignments = []
+            for x, batch in zip(logits, sinkhorn_batches):
+                q = sinkhorn(batch, eps, n)
+                assignments.append(q[: len(x)])
+            lam_z = eigenvalues(torch.cat(assignments))
+            name = "1 iteration" if n == 1 else f"{n} iterations"
+            trained = eps == epsilon and n == model.sk_iters
+            h = filter_curve(lam_z, lam_p)
+            curves.append(curve(name, f"ε = {eps:g}", lam_p, h, trained))
     return curves, f"online temperature {temperature:g}"
 
 
@@ -163,29 +168,30 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
     """Compare temperatures with and without centring."""
     model = finished.model
     loss = model.dino_loss_func
+    online = float(loss.student_temp)
+    # The schedule is interpolated, so that 0.07 may be stored as 0.07 plus a rounding error.
+    target = round(float(loss.teacher_temp_schedule[finished.epoch]), 6)
+    rows = min(rows, MAX_LOGITS // (2 * loss.center.shape[1]))
     student = []
     teacher = []
-    rows = min(rows, MAX_LOGITS // (2 * loss.center.shape[1]))
     for crops in finished.batches(rows):
         for x in crops:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
-    lam_p = eigenvalues((_join(student) / float(loss.student_temp)).softmax(1))
-    z = _join(teacher)
-    online = round(float(loss.student_temp), 6)
-    target = round(float(loss.teacher_temp_schedule[finished.epoch]), 6)
-    temperatures = sorted({*TEMPERATURES, online, target})
+    lam_p = eigenvalues((_join(student) / online).softmax(1))
+    logits = _join(teacher)
     curves = []
-    for group, shifted in (("not centred", z), ("centred", z - loss.center.double())):
-        for t in temperatures:
-            h = filter_curve(eigenvalues((shifted / t).softmax(1)), lam_p)
+    for group, centre in (("not centred", 0), ("centred", loss.center.double())):
+        for t in sorted({*TEMPERATURES, online, target}):
+            z = ((logits - centre) / t).softmax(1)
+            h = filter_curve(eigenvalues(z), lam_p)
             trained = t == target and group == "centred"
             curves.append(curve(f"t = {t:.4g}", group, lam_p, h, trained))
     return curves, f"online temperature {online:g}"
 
 
 # The measurement for each value of ``Method.asymmetry``.
-DESIGNS: dict[str, Callable[["FinishedRun", int], tuple[list[Curve], str]]] = {
+DESIGNS = {
     "predictor": _predictors,
     "sinkhorn": _sinkhorn_iterations,
     "centring": _temperatures,
@@ -219,9 +225,11 @@ def curve(variant: str, group: str, lam: Tensor, value: Tensor, trained: bool = 
     -0.25
     """
     m = leading(lam)
-    lam, value = lam[:m], value[:m]
+    lam = lam[:m]
+    value = value[:m]
     positive = value > 0  # zeros have no logarithm; also excludes NaN
-    x, y = lam[positive].log(), value[positive].log()
+    x = lam[positive].log()
+    y = value[positive].log()
     slope = float("nan")
     if len(x) > 1:
         x = x - x.mean()
@@ -236,9 +244,10 @@ def eigenvalues(x: Tensor) -> Tensor:
     tensor([25.])
     """
     n, k = x.shape
-    gram = x @ x.mT if n < k else x.mT @ x
-    lam: Tensor = torch.linalg.eigvalsh(gram / n).flip(0).clamp_min(0)
-    return lam
+    if n < k:
+        x = x.mT  # E[x x^T] and x x^T / n share their non-zero eigenvalues
+    lam: Tensor = torch.linalg.eigvalsh(x.mT @ x / n)
+    return lam.flip(0).clamp_min(0)
 
 
 def _join(parts: list[Tensor]) -> Tensor:
