@@ -28,9 +28,13 @@ def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
     training = views.pipelines[0]
     crop_scale = augmentation.crop_scale
     if crop_scale is None:
-        # torchvision's default would destroy what training crops less: digits.
-        crop_scale = training.crop_scale if training.crop_scale[0] > 0.5 else (0.08, 1.0)
-    flip = training.flip if augmentation.flip is None else augmentation.flip
+        # torchvision's default, unless it would destroy what training crops less: digits.
+        crop_scale = (0.08, 1.0)
+        if training.crop_scale[0] > 0.5:
+            crop_scale = training.crop_scale
+    flip = augmentation.flip
+    if flip is None:
+        flip = training.flip
     pipeline = Pipeline(training.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)
     return Views([pipeline])
 
@@ -57,9 +61,11 @@ def augmented(backbone: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple
 @torch.no_grad()
 def represent(backbone: nn.Module, x: Tensor) -> Tensor:
     """Return the features ``(n, d)`` of images, computed in chunks that fit into memory."""
-    return torch.cat([backbone(chunk).float() for chunk in torch.split(x, CHUNK)])
+    features = [backbone(chunk).float() for chunk in torch.split(x, CHUNK)]
+    return torch.cat(features)
 
 
 def channels(backbone: nn.Module) -> int:
     """Return the number of image channels that a backbone expects."""
-    return next(m.in_channels for m in backbone.modules() if isinstance(m, nn.Conv2d))
+    convolutions = (layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d))
+    return next(convolutions).in_channels

@@ -107,6 +107,6 @@ def nonempty_options(cfg: DictConfig, part: str) -> dict[str, Any]:
     >>> nonempty_options(OmegaConf.create({"backbone": {"name": None, "width": 8}}), "backbone")
     {'backbone.width': 8}
     """
-    section = OmegaConf.create(cfg.get(part) or {})
-    plain: Any = OmegaConf.to_container(section)
-    return {name: value for name, value in options(plain, f"{part}.") if value not in (None, {})}
+    plain: Any = OmegaConf.to_container(cfg)
+    section = options({part: plain.get(part)})
+    return {name: value for name, value in section if value not in (None, {})}

@@ -26,12 +26,17 @@ def write(folder: Path, record: Record) -> list[Record]:
     records = linear_file.read(folder)
     settings = _settings(record)
     entries = []
+    same_settings = []
     for entry in records.get(kind, []):
-        if _settings(entry) != settings or entry["seed"] != record["seed"]:
-            entries.append(entry)
+        has_same_settings = _settings(entry) == settings
+        if has_same_settings and entry["seed"] == record["seed"]:
+            continue  # replaced
+        entries.append(entry)
+        if has_same_settings:
+            same_settings.append(entry)
     records[kind] = [*entries, record]
     write_atomically(folder / LINEAR, json.dumps(records, indent=2) + "\n")
-    return [entry for entry in records[kind] if _settings(entry) == settings]
+    return [*same_settings, record]
 
 
 def _settings(record: Record) -> Record:

@@ -138,8 +138,8 @@ def fit(
     optimizer = _optimizer(classifier, protocol)
     curve: list[EpochRow] = []
     for epoch in range(protocol.epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = protocol.rate(epoch)
+        lr = protocol.rate(epoch)
+        optimizer.param_groups[0]["lr"] = lr
         total = torch.zeros((), dtype=torch.float64, device=device)
         rows = 0
         for x, labels in batches(epoch):
@@ -158,7 +158,7 @@ def fit(
                 f"lower lr={protocol.lr:g}, unless the backbone's features are not finite."
             )
         top1, top5 = accuracies(logits, val_labels)
-        curve.append(EpochRow(epoch + 1, protocol.rate(epoch), mean_loss, top1, top5))
+        curve.append(EpochRow(epoch + 1, lr, mean_loss, top1, top5))
         if (epoch + 1) % max(1, protocol.epochs // 10) == 0:
             log.info(f"epoch {epoch + 1} of {protocol.epochs}: top-1 {top1:.2f} %")
     return ProbeResult(classifier, curve)
@@ -178,11 +178,12 @@ def accuracies(logits: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def _optimizer(classifier: nn.Linear, protocol: Protocol) -> torch.optim.Optimizer:
+    # fit sets the learning rate in each epoch.
     options: dict[str, Any] = {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
     if protocol.optimizer == "sgd":
-        return torch.optim.SGD(classifier.parameters(), lr=protocol.effective_lr, **options)
+        return torch.optim.SGD(classifier.parameters(), **options)
     # Without always_adapt, timm's Lars (1.0.12 and later) does not rescale a layer that has no
     # weight decay; SimSiam's official evaluation always rescales.
     from timm.optim.lars import Lars
 
-    return Lars(classifier.parameters(), lr=protocol.effective_lr, always_adapt=True, **options)
+    return Lars(classifier.parameters(), always_adapt=True, **options)
