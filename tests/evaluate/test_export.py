@@ -15,14 +15,20 @@ from rdm_solo.cli import arguments
 from rdm_solo.evaluate import exporting
 from rdm_solo.ground.errors import UserError
 
-RESNET = [o for o in SMALL if not o.startswith("backbone.")]
-RESNET += ["backbone.name=resnet18", "dataset.num_train=16", "dataset.num_val=16", "knn.k=5"]
-RESNET += ["max_epochs=1", "scheduler.warmup_epochs=0"]
-RESNET += ["backbone.kwargs.zero_init_residual=false"]
+RESNET = [
+    *(option for option in SMALL if not option.startswith("backbone.")),
+    "backbone.name=resnet18",
+    "backbone.kwargs.zero_init_residual=false",
+    "dataset.num_train=16",
+    "dataset.num_val=16",
+    "knn.k=5",
+    "max_epochs=1",
+    "scheduler.warmup_epochs=0",
+]
 
 
-def exported(folder: Path, *argv: str) -> Path:
-    return exporting.export(arguments.compose("export", [f"run={folder}", *argv]))
+def export(*argv: str) -> Path:
+    return exporting.export(arguments.compose("export", argv))
 
 
 @pytest.fixture(scope="module")
@@ -41,42 +47,43 @@ def features(backbone: torch.nn.Module, size: int = 32) -> torch.Tensor:
 @pytest.mark.parametrize("stem", ["small", pytest.param("imagenet", marks=pytest.mark.long)])
 def test_torchvision_takes_the_weights_and_gives_the_features(stem, tmp_path, monkeypatch):
     run(tmp_path, *RESNET, f"backbone.stem={stem}")
-    out = exported(tmp_path)
+    out = export(f"run={tmp_path}")
     ours = features(load(tmp_path / "checkpoints" / "last.ckpt"))
     assert ours.std() > 0
-    about = json.loads((out / "backbone.json").read_text())
+    metadata = json.loads((out / "backbone.json").read_text())
     names: dict = {"torch": torch, "torchvision": torchvision}
     monkeypatch.chdir(out)
-    exec("\n".join(about["torchvision"]), names)
-    theirs = names["model"]
-    keys = theirs.load_state_dict(load_file("backbone.safetensors"), strict=False)
+    exec("\n".join(metadata["torchvision"]), names)
+    model = names["model"]
+    keys = model.load_state_dict(load_file("backbone.safetensors"), strict=False)
     assert (keys.missing_keys, keys.unexpected_keys) == (["fc.weight", "fc.bias"], [])
-    theirs.fc = torch.nn.Identity()
-    assert torch.equal(features(theirs), ours)
-    with safe_open(out / "backbone.safetensors", "pt") as file:
-        assert json.loads(file.metadata()["rdm_solo"]) == about
-    assert (about["backbone"]["name"], about["backbone"]["stem"]) == ("resnet18", stem)
-    assert (about["epoch"], about["dataset"], about["method"]) == (1, "synthetic", "simsiam")
+    model.fc = torch.nn.Identity()
+    assert torch.equal(features(model), ours)
+    with safe_open("backbone.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["rdm_solo"]) == metadata
+    assert (metadata["backbone"]["name"], metadata["backbone"]["stem"]) == ("resnet18", stem)
+    assert metadata["epoch"] == 1
+    assert metadata["dataset"] == "synthetic"
+    assert metadata["method"] == "simsiam"
 
 
 def test_a_file_holds_the_online_network(typed, byol, tmp_path):
-    done = typed("rdm_solo.export", f"run={byol}", "out=here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    names = {path.name for path in tmp_path.rglob("*")}
-    assert names == {"here", "backbone.json", "backbone.pth", "backbone.safetensors"}
+    process = typed("rdm_solo.export", f"run={byol}", "out=here", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"here"}
     ours = load(byol / "checkpoints" / "last.ckpt")
     state = checkpoint(byol)["state_dict"]
     name = "stem.0.weight"
     assert not torch.equal(state[f"backbone.{name}"], state[f"momentum_backbone.{name}"])
     for suffix in ("safetensors", "pth"):
-        again = load(tmp_path / "here" / f"backbone.{suffix}")
-        assert torch.equal(features(ours, 8), features(again, 8))
-        assert torch.equal(again.state_dict()[name], state[f"backbone.{name}"])
+        exported = load(tmp_path / "here" / f"backbone.{suffix}")
+        assert torch.equal(features(ours, 8), features(exported, 8))
+        assert torch.equal(exported.state_dict()[name], state[f"backbone.{name}"])
 
 
-def test_refusals(byol, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is not writable"):
-        exported(byol, f"out={tmp_path / 'file' / 'x'}")
+def test_the_option_that_is_missing_or_cannot_be_written_is_named(byol, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="out="):
+        export(f"run={byol}", f"out={tmp_path / 'file' / 'x'}")
     with pytest.raises(UserError, match="run=RUN_FOLDER"):
-        exporting.export(arguments.compose("export", []))
+        export()
