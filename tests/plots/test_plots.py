@@ -8,8 +8,10 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from support.report_pages import run
 
@@ -65,33 +67,29 @@ def labels(axes) -> list[str]:
 
 
 def legends(figure: Figure) -> list[Legend]:
-    beside = [axes.get_legend() for axes in figure.axes]
-    return [*figure.legends, *filter(None, beside)]
+    return figure.findobj(Legend)
 
 
-def boxes(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Return every visible text and its place in pixels."""
-    texts = [*figure.texts]
-    for legend in legends(figure):
-        texts += [legend.get_title(), *legend.get_texts()]
+def visible_texts(figure: Figure) -> list[Text]:
+    """Return every text that is drawn."""
+    hidden = set()
     for axes in figure.axes:
-        texts += [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
         for axis, coordinate in ((axes.xaxis, 0), (axes.yaxis, 1)):
             low, high = sorted(axis.get_view_interval())
             for tick in [*axis.get_majorticklabels(), *axis.get_minorticklabels()]:
                 place = tick.get_position()[coordinate]
-                if low - 1e-9 <= place <= high + 1e-9:
-                    texts.append(tick)
-    result = []
-    for text in texts:
-        if text.get_visible() and text.get_text().strip():
-            result.append((text.get_text(), text.get_window_extent()))
-    return result
+                if not low - 1e-9 <= place <= high + 1e-9:
+                    hidden.add(tick)
+    texts = []
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text().strip() and text not in hidden:
+            texts.append(text)
+    return texts
 
 
-def meet(one: Bbox, other: Bbox, slack: float = 0.5) -> bool:
-    overlap = Bbox.intersection(one, other)
-    return overlap is not None and min(overlap.width, overlap.height) > slack
+def overlap(one: Artist, other: Artist, slack: float) -> bool:
+    box = Bbox.intersection(one.get_window_extent(), other.get_window_extent())
+    return box is not None and min(box.width, box.height) > slack
 
 
 @style.styled
@@ -103,23 +101,21 @@ def collisions(figure: Figure) -> list[str]:
         warnings.filterwarnings("ignore", ".* deprecated - use", DeprecationWarning)
         figure.draw_without_rendering()
     result = []
-    texts = boxes(figure)
-    for (one, one_box), (other, other_box) in itertools.combinations(texts, 2):
-        if meet(one_box, other_box):
-            result.append(f"{one!r} on {other!r}")
-    outside = texts
+    outside = visible_texts(figure)
+    for one, other in itertools.combinations(outside, 2):
+        if overlap(one, other, slack=0.5):
+            result.append(f"{one.get_text()!r} on {other.get_text()!r}")
     for axes in figure.axes:
-        inside = [text.get_text() for text in axes.texts]
-        outside = [(text, box) for text, box in outside if text not in inside]
+        outside = [text for text in outside if text not in axes.texts]
     for axes in figure.axes:
         panel = axes.get_window_extent()
         if min(panel.width, panel.height) < 90:
             result.append("a panel has shrunk to nothing")
-        for text, box in outside:
-            if meet(box, panel, 2.0):
-                result.append(f"{text!r} on a panel")
+        for text in outside:
+            if overlap(text, axes, slack=2.0):
+                result.append(f"{text.get_text()!r} on a panel")
         for legend in legends(figure):
-            if meet(legend.get_window_extent(), panel):
+            if overlap(legend, axes, slack=0.5):
                 result.append("a legend on a panel")
     return result
 
