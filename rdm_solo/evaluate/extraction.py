@@ -63,9 +63,3 @@ def represent(backbone: nn.Module, x: Tensor) -> Tensor:
     """Return the features ``(n, d)`` of images, computed in chunks that fit into memory."""
     features = [backbone(chunk).float() for chunk in torch.split(x, CHUNK)]
     return torch.cat(features)
-
-
-def channels(backbone: nn.Module) -> int:
-    """Return the number of image channels that a backbone expects."""
-    convolutions = (layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d))
-    return next(convolutions).in_channels

@@ -80,8 +80,9 @@ def measure(run: "RunFolder", rows: int = 4096, device: str = "cpu") -> Figure5:
     design = run.description.asymmetry
     if design not in DESIGNS:
         labels = [method.label for method in METHODS.values() if method.asymmetry in DESIGNS]
-        names = ", ".join(labels)
-        raise UserError(f"Figure 5 is defined for {names}, not for {run.label} ({run.folder}).")
+        raise UserError(
+            f"Figure 5 is defined for {', '.join(labels)}, not for {run.label} ({run.folder})."
+        )
     finished = finished_run.load(run, device)
     with torch.no_grad():
         curves, note = DESIGNS[design](finished, rows)

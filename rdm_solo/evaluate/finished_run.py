@@ -72,21 +72,22 @@ def load(run: RunFolder, device: str = "cpu") -> FinishedRun:
             model = methods.build(model_cfg)
         state = saved["state_dict"]
         epoch = int(saved["epoch"])
-        late_buffers = getattr(model, "late_buffers", ())
-        buffers = {name: state.pop(name, None) for name in late_buffers}
+        queue = None
+        if "queue" in getattr(model, "late_buffers", ()):  # SwAV's
+            queue = state.pop("queue", None)
+            if epoch < model_cfg.method.kwargs.epoch_queue_starts:
+                queue = None  # filled but not used yet
         model.load_state_dict(state)
-        queue = buffers.get("queue")
-        if queue is not None and epoch < model_cfg.method.kwargs.epoch_queue_starts:
-            queue = None  # filled but not used yet
         for spectral in getattr(model, "filters", ()):
             spectral.set_epoch(epoch)
     model.to(torch_device).train().requires_grad_(False)
     if queue is not None:
         queue = queue.to(torch_device)
+    batch_size = run.filter_batch or model_cfg.batch_size
     batches = loader(
         dataset,
         "train",
-        min(run.filter_batch or model_cfg.batch_size, len(dataset.train)),
+        min(batch_size, len(dataset.train)),
         views=views,
         seed=model_cfg.seed,
         device=torch_device,

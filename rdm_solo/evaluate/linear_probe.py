@@ -24,7 +24,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.data import loader
     from rdm_solo.evaluate import extraction, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
-    from rdm_solo.methods import weight_files
+    from rdm_solo.methods import backbones, weight_files
     from rdm_solo.runs import files, linear_file
     from rdm_solo.train import reporting, training_data
 
@@ -44,7 +44,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)
     views = extraction.evaluation_views(views, cfg.augmentation)
-    channels = extraction.channels(backbone)
+    channels = backbones.input_channels(spec.name, spec.kwargs)
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
     clean = load("val", extraction.CHUNK)
     files.make_results_folder(out)
