@@ -109,9 +109,9 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
         online += [model.predictor(z) for z in projections]
         target += targets
         positive += targets[1:] + targets[:1]
-    p = normalize(_join(online), dim=1)
-    z = normalize(_join(target), dim=1)
-    z_plus = normalize(_join(positive), dim=1)
+    p = normalize(torch.cat(online).double(), dim=1)
+    z = normalize(torch.cat(target).double(), dim=1)
+    z_plus = normalize(torch.cat(positive).double(), dim=1)
 
     lam_p = eigenvalues(p)
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
@@ -146,7 +146,7 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
                 queue = model.prototypes(finished.queue[view])
                 batch = torch.cat([batch, queue])
             sinkhorn_batches.append(batch)
-    lam_p = eigenvalues((_join(logits) / temperature).softmax(1))
+    lam_p = eigenvalues((torch.cat(logits).double() / temperature).softmax(1))
 
     curves = []
     for eps in dict.fromkeys([epsilon, temperature]):
@@ -179,8 +179,8 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
         for x in crops:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
-    lam_p = eigenvalues((_join(student) / online).softmax(1))
-    logits = _join(teacher)
+    lam_p = eigenvalues((torch.cat(student).double() / online).softmax(1))
+    logits = torch.cat(teacher).double()
     curves = []
     for group, centre in (("not centred", 0), ("centred", loss.center.double())):
         for t in sorted({*TEMPERATURES, online, target}):
@@ -249,10 +249,3 @@ def eigenvalues(x: Tensor) -> Tensor:
         x = x.mT  # E[x x^T] and x x^T / n share their non-zero eigenvalues
     lam: Tensor = torch.linalg.eigvalsh(x.mT @ x / n)
     return lam.flip(0).clamp_min(0)
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    x = torch.cat(parts).double()
-    if not x.isfinite().all():
-        raise UserError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
-    return x

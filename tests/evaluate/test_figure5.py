@@ -4,7 +4,6 @@ import itertools
 import shutil
 from pathlib import Path
 
-import hydra.utils
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,7 @@ from rdm_solo.data import loader
 from rdm_solo.evaluate import figure5, finished_run
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import solo_learn
+from rdm_solo.train import training_data
 
 ROWS = 96  # three batches of two views of 16 images; an epoch has four
 TINY = [
@@ -57,10 +57,9 @@ def measure(folder: Path) -> dict[str, figure5.Curve]:
 def first_views() -> list[list[torch.Tensor]]:
     """The batches that a run of seed 0 saw first, from the loader of training."""
     cfg = configure("method=simsiam", *TINY)
-    data = hydra.utils.instantiate(cfg.dataset.source)
-    views = hydra.utils.instantiate(cfg.dataset.views)
-    batches = [crops for _, crops, _ in loader(data, "train", 16, views=views, seed=0)]
-    return batches[: ROWS // 32]
+    dataset, views = training_data.make_data(cfg)
+    batches = loader(dataset, "train", 16, views=views, seed=0)
+    return [crops for _, crops, _ in batches][: ROWS // 32]
 
 
 def model_of(folder: Path):
@@ -176,7 +175,6 @@ def assert_target_filter(curve: figure5.Curve, lam_p: np.ndarray, target: torch.
 
 def test_sinkhorn_iterations_are_target_filters_of_swav(trained):
     model, queue = model_of(trained / "swav")
-    assert queue.shape == (2, 32, 12)
     logits = []
     batches = []  # of Sinkhorn: a view's logits, then its queue's
     for crops in first_views():
@@ -212,9 +210,10 @@ def test_centring_and_temperatures_are_target_filters_of_dino(trained):
     assert trained_curves(curves) == ["t = 0.07, centred"]
     assert len(curves) == 8
     for t in (0.04, 0.07, 0.1, 0.2):
-        for group, z in (("not centred", logits), ("centred", logits - centre)):
-            curve = curves[f"t = {t}, {group}"]
-            assert_target_filter(curve, lam_p, (z / t).softmax(1))
+        z = (logits / t).softmax(1)
+        assert_target_filter(curves[f"t = {t}, not centred"], lam_p, z)
+        centred = ((logits - centre) / t).softmax(1)
+        assert_target_filter(curves[f"t = {t}, centred"], lam_p, centred)
 
 
 def test_more_rows_than_an_epoch_has_come_from_the_next(trained):
@@ -227,16 +226,6 @@ def test_more_rows_than_an_epoch_has_come_from_the_next(trained):
     assert torch.equal(first_crops[0], first_views()[0][0])
     for crop in first_crops[1:]:
         assert not torch.equal(crop, first_crops[0])
-
-
-def test_a_diverged_run_is_an_error(trained, tmp_path):
-    folder = Path(shutil.copytree(trained / "swav", tmp_path / "swav"))
-    path = folder / "checkpoints" / "last.ckpt"
-    saved = torch.load(path, weights_only=True)
-    saved["state_dict"]["projector.0.weight"].fill_(3e38)  # finite, but not behind it
-    torch.save(saved, path)
-    with pytest.raises(UserError, match="diverged"):
-        measure(folder)
 
 
 def test_a_symmetric_method_is_an_error(trained, tmp_path):
