@@ -3,6 +3,7 @@
 Names are imported on first use, so that a command loads only the callbacks that it needs.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo import import_on_first_use
@@ -40,7 +41,12 @@ __getattr__ = import_on_first_use(
 
 
 def is_last_epoch(trainer: Any) -> bool:
-    """Return whether no epoch follows: all are done, or the run is being stopped."""
-    has_all_steps = 0 < trainer.max_steps <= trainer.global_step
-    has_all_epochs = 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    """Return whether this epoch reaches the last epoch or step, or the run is being stopped."""
+    epochs = trainer.current_epoch + 1
+    steps = trainer.global_step
+    if math.isfinite(trainer.num_training_batches):  # infinite: data without a length
+        batches = trainer.num_training_batches
+        steps = max(steps, epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    has_all_steps = 0 < trainer.max_steps <= steps
+    has_all_epochs = 0 < trainer.max_epochs <= epochs
     return bool(trainer.should_stop or has_all_steps or has_all_epochs)

@@ -92,11 +92,18 @@ def test_returned_outputs_are_measured_and_written(names, normalize, tmp_path):
     assert row == pytest.approx(expected.scalars, rel=1e-6, abs=1e-6)
 
 
-def test_epochs_and_steps_are_thinned_out(tmp_path):
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"max_epochs": 4},
+        {"max_epochs": -1, "max_steps": 15},
+        {"max_epochs": -1, "max_steps": 8, "accumulate_grad_batches": 2},
+    ],
+)
+def test_epochs_and_steps_are_thinned_out(end, tmp_path):
     """Of 4 steps of 20 rows every second one is within 40; epochs 1, 3 and the last."""
-    diagnostics = diagnose(
-        Pairs("online", "target"), tmp_path, epochs=4, max_rows=40, every_n_epochs=2
-    )
+    diagnostics = Diagnostics(tmp_path, every_n_epochs=2, max_rows=40)
+    train(Pairs("online", "target"), pairs_of_noise(), [diagnostics], **end)
     arrays, _ = spectra_files.read(tmp_path)
     assert arrays["epoch"].tolist() == [1, 3, 4]
     assert arrays["rows"].tolist() == [40, 40, 40]

@@ -35,7 +35,13 @@ def run_epochs(folder, every: int, epochs: int, measured=None, **attributes) -> 
     """Call the callback after each epoch of one step, and return its logger."""
     logger, callback = Recorder(), pictures.Pictures(folder, every)
     trainer = SimpleNamespace(
-        loggers=[logger], is_global_zero=True, max_epochs=24, max_steps=-1, should_stop=False
+        loggers=[logger],
+        is_global_zero=True,
+        max_epochs=24,
+        max_steps=-1,
+        should_stop=False,
+        num_training_batches=1,
+        accumulate_grad_batches=1,
     )
     vars(trainer).update(attributes)
     for epoch in range(epochs):
