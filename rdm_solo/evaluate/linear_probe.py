@@ -19,11 +19,10 @@ log = logging.getLogger("rdm_solo")
 
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
     """Train a linear classifier on a frozen backbone, write the results and return the record."""
-    import torch
-
     from rdm_solo.data import loader
     from rdm_solo.evaluate import extraction, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
+    from rdm_solo.ground.devices import device_name
     from rdm_solo.methods import backbones, weight_files
     from rdm_solo.runs import files, linear_file
     from rdm_solo.train import reporting, training_data
@@ -65,9 +64,6 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
         batches = partial(extraction.augmented, backbone, augmented)
         _, curve = fit(batches, *validation)
-    device_name = device.type
-    if device.type == "cuda":
-        device_name = torch.cuda.get_device_name(device)
     checkpoint = weights.path.resolve()
     if checkpoint.is_relative_to(out.resolve()):
         # A relative path inside the results folder stays valid if the folder is moved.
@@ -82,7 +78,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "seed": cfg.seed,
         "curve": [row._asdict() for row in curve],
         "seconds": round(time.perf_counter() - started, 2),
-        "device": device_name,
+        "device": device_name(device),
         "dataset": dataset.name,
         "images": image_counts,
         "backbone": asdict(spec),

@@ -17,6 +17,17 @@ def has_float64(device: torch.device) -> bool:
     return device.type not in WITHOUT_FLOAT64
 
 
+def device_name(device: torch.device) -> str:
+    """Return a GPU's model, and the type of any other device.
+
+    >>> device_name(torch.device("cpu"))
+    'cpu'
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
+
+
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which to multiply matrices, so that TF32 or bfloat16 is never used.
 

@@ -5,23 +5,22 @@ import json
 import logging
 import math
 import os
-import platform
 import shlex
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import __version__, loggers
+from rdm_solo import loggers
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.collapse.advice import RunSettings, config_warnings
 from rdm_solo.data.views import Views
+from rdm_solo.ground import packages
+from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
@@ -155,13 +154,12 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
 
 def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
     """Return a run's warnings, device and versions, and why it stopped."""
-    device = trainer.strategy.root_device
     outcome: dict[str, Any] = {
         "finished": error is None,
         "warnings": [],
         "stopped": None,
         "diverged": None,
-        "device": device.type,
+        "device": device_name(trainer.strategy.root_device),
         "processes": trainer.world_size,
         "versions": versions(),
     }
@@ -169,8 +167,6 @@ def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
         outcome["stopped"] = str(error)
     if isinstance(error, Diverged):
         outcome["diverged"] = error.as_dict()
-    if device.type == "cuda":
-        outcome["device"] = torch.cuda.get_device_name(device)
     for callback in trainer.callbacks:
         if isinstance(callback, CollapseWatch):
             outcome["warnings"] = callback.alarm.warnings
@@ -183,13 +179,8 @@ def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
     lightning = pl.__name__.split(".")[0].replace("_", "-")
-    packages = ("torch", "torchvision", "torchmetrics", "numpy", lightning)
-    return {
-        "python": platform.python_version(),
-        "rdm_solo": __version__,
-        **{name: metadata.version(name) for name in packages},
-        "solo-learn": solo_learn.version(),
-    }
+    names = ("torch", "torchvision", "torchmetrics", "numpy", lightning)
+    return packages.versions(*names) | {"solo-learn": solo_learn.version()}
 
 
 def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:

@@ -3,26 +3,23 @@
 import contextlib
 import json
 import math
-import platform
 import sys
 import time
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 
-from rdm_solo import __version__
 from rdm_solo.collapse.rules import MeasuredEpoch
+from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.distributed import broadcast_object, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.packages import versions
 from rdm_solo.observe.recorder import EpochRow
 from rdm_solo.runs import files, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_atomically, writing
-
-PACKAGES = ("torch", "torchmetrics", "numpy")
 
 
 class WatchFolder:
@@ -111,23 +108,15 @@ class WatchFolder:
             for name, value in row.items():
                 column = columns.setdefault(name, [math.nan] * len(self.rows))
                 column[i] = value
-        device_name = device.type
-        if device.type == "cuda":
-            device_name = torch.cuda.get_device_name(device)
-        versions = {name: metadata.version(name) for name in PACKAGES}
         summary = {
             **metrics_file.last_values(columns),
             "seconds": round(time.monotonic() - self.started, 2),
             "warnings": self.warnings,
             "ended": ended,
             "stopped": self.stopped,
-            "device": device_name,
+            "device": device_name(device),
             "processes": world_size(),
-            "versions": {
-                "python": platform.python_version(),
-                "rdm_solo": __version__,
-                **versions,
-            },
+            "versions": versions("torch", "torchmetrics", "numpy"),
         }
         write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
