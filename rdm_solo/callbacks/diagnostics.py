@@ -109,9 +109,9 @@ class CollapseWatch(pl.Callback):
     def __init__(
         self, advise: Callable[..., str], warmup_epochs: float, options: Mapping[str, Any]
     ) -> None:
-        bounds = {name: value for name, value in options.items() if name != "stop"}
-        self.stop = options["stop"]
-        self.alarm = Alarm(Bounds(warmup=warmup_epochs, **bounds), advise, _option)
+        options = dict(options)
+        self.stop = options.pop("stop")
+        self.alarm = Alarm(Bounds(warmup=warmup_epochs, **options), advise, _option)
         self.stopped: str | None = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from rdm_solo.callbacks import is_last_epoch
 from rdm_solo.callbacks.measurement import Measurement
 from rdm_solo.callbacks.untrained import is_untrained
-from rdm_solo.ground.distributed import gather, rank
+from rdm_solo.ground.distributed import gather
 
 ACCURACY = "val/knn_acc1"
 
@@ -50,14 +50,14 @@ class WeightedKNN(Measurement):
             label_batches.append(y)
         queries = torch.cat(gather(torch.cat(query_batches)))
         labels = torch.cat(gather(torch.cat(label_batches)))
+
         neighbours = Neighbours(queries, self.k)
-        memory = trainer.datamodule.memory_dataloader()
-        for x, y in memory:
+        for x, y in trainer.datamodule.memory_dataloader():
             neighbours.add(unit(pl_module.backbone(x)), y)
         neighbours.merge_processes()
         scores = neighbours.scores(pl_module.num_classes, self.temperature)
-        correct = scores.argmax(1) == labels
-        return 100 * correct.float().mean()
+        is_correct = scores.argmax(1) == labels
+        return 100 * is_correct.float().mean()
 
 
 class Neighbours:
@@ -82,16 +82,16 @@ class Neighbours:
         """Add unit rows ``(m, d)`` and their labels ``(m,)``."""
         similarity = self.queries @ rows.mT
         similarity, index = similarity.topk(min(self.k, len(rows)), dim=1)
-        self._keep(similarity, labels[index])
+        similarity = torch.cat([self.similarity, similarity], dim=1)
+        labels = torch.cat([self.labels, labels[index]], dim=1)
+        self._keep(similarity, labels)
 
     def merge_processes(self) -> None:
-        """Add the other processes' neighbours of the same queries."""
+        """Keep the k most similar of all processes' neighbours of the same queries."""
         # Processes may differ in the number of neighbours, which `gather` allows in the first axis.
-        similarity = gather(self.similarity.mT.contiguous())
-        labels = gather(self.labels.mT.contiguous())
-        for other in range(len(similarity)):
-            if other != rank():
-                self._keep(similarity[other].mT, labels[other].mT)
+        similarity = torch.cat(gather(self.similarity.mT.contiguous()))
+        labels = torch.cat(gather(self.labels.mT.contiguous()))
+        self._keep(similarity.mT, labels.mT)
 
     def scores(self, classes: int, temperature: float) -> Tensor:
         r"""Return class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``.
@@ -104,10 +104,9 @@ class Neighbours:
         return scores.scatter_add_(1, self.labels, votes)
 
     def _keep(self, similarity: Tensor, labels: Tensor) -> None:
-        """Keep the k most similar of the neighbours so far and of these."""
-        similarity = torch.cat([self.similarity, similarity], 1)
-        labels = torch.cat([self.labels, labels], 1)
-        self.similarity, index = similarity.topk(min(self.k, similarity.shape[1]), dim=1)
+        """Replace the neighbours by the k most similar of these."""
+        k = min(self.k, similarity.shape[1])
+        self.similarity, index = similarity.topk(k, dim=1)
         self.labels = labels.gather(1, index)
 
 

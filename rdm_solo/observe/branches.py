@@ -86,15 +86,12 @@ class Observer:
 
     def _returned_outputs(self, step_output: Mapping[str, Any]) -> Outputs:
         self.normalize = bool(step_output.get("normalize", self.normalize))
-        online = rows(step_output["online"], "online", self.tokens)
-        target = rows(step_output["target"], "target", self.tokens)
-        positive = None
-        if step_output.get("positive") is not None:
-            positive = rows(step_output["positive"], "positive", self.tokens)
-        projection = target
-        if step_output.get("projection") is not None:
-            projection = rows(step_output["projection"], "projection", self.tokens)
-        return Outputs(online, target, positive, projection)
+        outputs: dict[str, Any] = {"positive": None}
+        for name in Outputs._fields[:4]:
+            if step_output.get(name) is not None:
+                outputs[name] = rows(step_output[name], name, self.tokens)
+        outputs.setdefault("projection", outputs["target"])
+        return Outputs(**outputs)
 
     def missing_message(self, uncalled: str) -> str:
         """Return the error message for a step without a call of the ``uncalled`` branches."""
