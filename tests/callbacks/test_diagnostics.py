@@ -52,18 +52,12 @@ def pairs_of_noise() -> list[torch.Tensor]:
     return list(torch.randn(4, 2, 10, 12, generator=torch.Generator().manual_seed(2)).unbind())
 
 
-def train(model, batches: list, callbacks: list, **options) -> pl.Trainer:
-    options = SILENT | {"max_epochs": 1, **options}
-    trainer = pl.Trainer(callbacks=callbacks, **options)
-    trainer.fit(model, DataLoader(batches, batch_size=None))
+def train(model, *callbacks, batches=None, **options) -> pl.Trainer:
+    """Train on pairs of noise, or on these batches."""
+    options = SILENT | {"max_epochs": 1} | options
+    trainer = pl.Trainer(callbacks=list(callbacks), **options)
+    trainer.fit(model, DataLoader(batches or pairs_of_noise(), batch_size=None))
     return trainer
-
-
-def diagnose(model, folder, epochs: int = 1, place=None, **options) -> Diagnostics:
-    """Return the diagnostics after training on pairs of noise."""
-    diagnostics = Diagnostics(folder, **options)
-    train(model, pairs_of_noise(), [diagnostics], max_epochs=epochs, **(place or {}))
-    return diagnostics
 
 
 @pytest.mark.parametrize(
@@ -75,7 +69,7 @@ def test_returned_outputs_are_measured_and_written(names, normalize, tmp_path):
     model = Pairs("online", "target", *names, normalize=normalize)
     model.projector = nn.Identity()
     diagnostics = Diagnostics(tmp_path)
-    train(model, pairs_of_noise(), [diagnostics, EpochTable(tmp_path)])
+    train(model, diagnostics, EpochTable(tmp_path))
     metric = BranchSpectra(6, normalize=normalize, steps=True)
     for outputs in model.returned:
         metric.update(**outputs)
@@ -103,7 +97,7 @@ def test_returned_outputs_are_measured_and_written(names, normalize, tmp_path):
 def test_epochs_and_steps_are_thinned_out(end, tmp_path):
     """Of 4 steps of 20 rows every second one is within 40; epochs 1, 3 and the last."""
     diagnostics = Diagnostics(tmp_path, every_n_epochs=2, max_rows=40)
-    train(Pairs("online", "target"), pairs_of_noise(), [diagnostics], **end)
+    train(Pairs("online", "target"), diagnostics, **end)
     arrays, _ = spectra_files.read(tmp_path)
     assert arrays["epoch"].tolist() == [1, 3, 4]
     assert arrays["rows"].tolist() == [40, 40, 40]
@@ -112,7 +106,8 @@ def test_epochs_and_steps_are_thinned_out(end, tmp_path):
 
 def test_a_fit_that_failed_leaves_nothing_behind(tmp_path):
     """A second fit measures no rows, hooks or epochs of the first."""
-    model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
+    model = Pairs("online", "target")
+    diagnostics = Diagnostics(tmp_path)
 
     class Interrupt(pl.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -120,16 +115,17 @@ def test_a_fit_that_failed_leaves_nothing_behind(tmp_path):
                 raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        train(model, pairs_of_noise(), [diagnostics, Interrupt()], max_epochs=2)
-    train(model, pairs_of_noise(), [diagnostics])
+        train(model, diagnostics, Interrupt(), max_epochs=2)
+    train(model, diagnostics)
     assert diagnostics.latest.rows == 80
     assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
 
 
 def test_large_outputs_are_sampled_and_the_log_says_so_once(tmp_path, caplog):
     model = Pairs("online", "target", "positive", k=40)
-    diagnostics = diagnose(model, tmp_path, epochs=2, max_dim=8, sample=16)
-    assert caplog.text.count("k=40 are computed from N=16 sampled rows") == 1
+    diagnostics = Diagnostics(tmp_path, max_dim=8, sample=16)
+    train(model, diagnostics, max_epochs=2)
+    assert caplog.text.count("N=16") == 1
     assert diagnostics.latest.sampled
     arrays, _ = spectra_files.read(tmp_path)
     assert arrays["sampled"].all()
@@ -139,26 +135,30 @@ def test_large_outputs_are_sampled_and_the_log_says_so_once(tmp_path, caplog):
 
 def test_a_step_that_returns_neither_branch_is_refused(tmp_path):
     with pytest.raises(UserError, match="training_step"):
-        diagnose(Pairs("online"), tmp_path)
-    diagnose(Pairs("online"), tmp_path, every_n_epochs=0)
+        train(Pairs("online"), Diagnostics(tmp_path))
+    train(Pairs("online"), Diagnostics(tmp_path, every_n_epochs=0))
     assert not (tmp_path / "spectra").exists()
 
 
-def scalars_on_device(folder, has_float64: bool) -> dict[str, float]:
-    """Return what is measured on the second device, which may lack float64."""
+def second_epoch(folder, **options) -> dict[str, float]:
     torch.manual_seed(0)
+    diagnostics = Diagnostics(folder)
+    train(Pairs("online", "target"), diagnostics, max_epochs=2, **options)
+    return diagnostics.latest.scalars
+
+
+def second_epoch_on_device(folder, has_float64: bool) -> dict[str, float]:
+    """Return what is measured on the second device, which may lack float64."""
     folder.mkdir()
     strategy = pl.strategies.SingleDeviceStrategy(DEVICE)
-    place = {"accelerator": Accelerator(), "strategy": strategy}
     with contextlib.nullcontext() if has_float64 else without_float64():
-        return diagnose(Pairs("online", "target"), folder, epochs=2, place=place).latest.scalars
+        return second_epoch(folder, accelerator=Accelerator(), strategy=strategy)
 
 
 @pytest.mark.parametrize("has_float64", [True, False])
 def test_spectra_on_a_device_are_those_on_the_cpu(has_float64, on_second_device, tmp_path):
-    scalars = on_second_device(scalars_on_device, tmp_path / "device", has_float64)
-    torch.manual_seed(0)
-    expected = diagnose(Pairs("online", "target"), tmp_path, epochs=2).latest.scalars
+    scalars = on_second_device(second_epoch_on_device, tmp_path / "device", has_float64)
+    expected = second_epoch(tmp_path)
     assert {"erank/online", "erank/target"} <= expected.keys()
     assert scalars == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
@@ -173,7 +173,7 @@ def test_spectra_on_a_device_are_those_on_the_cpu(has_float64, on_second_device,
 )
 def test_one_column_is_measured(options, tmp_path):
     diagnostics = Diagnostics(tmp_path)
-    train(make(*options), [batch(), batch()], [diagnostics])
+    train(make(*options), diagnostics, batches=[batch(), batch()])
     assert diagnostics.latest.scalars["erank/logits"] == pytest.approx(1)
 
 
@@ -197,21 +197,21 @@ class ChangeLayer(pl.Callback):
 def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tmp_path):
     model = make(f"method={method}", "method.kwargs.num_prototypes=24")
     layer = model.prototypes if method == "swav" else model.head.last_layer
-    change, diagnostics = ChangeLayer(layer), Diagnostics(tmp_path)
-    trainer = train(model, [batch(), batch()], [change, diagnostics])
+    change = ChangeLayer(layer)
+    diagnostics = Diagnostics(tmp_path)
+    trainer = train(model, change, diagnostics, batches=[batch(), batch()])
     spectra = diagnostics.latest
     v = layer.weight_v.detach().double()
     W = v / v.norm(dim=1, keepdim=True)
     hidden = torch.cat(change.inputs[:4]).double()  # of two views in two steps
-    assert spectra.rows == len(hidden) == 64
-    assert spectra.dimensions == hidden.shape[1]
+    n, b = hidden.shape
+    assert (spectra.rows, spectra.dimensions) == (n, b) == (64, W.shape[1])
     logits = hidden @ W.T
-    lam = torch.linalg.svdvals(logits).square() / len(logits)
-    b = W.shape[1]
+    lam = torch.linalg.svdvals(logits).square() / n
     # The layer's own float32 weight: measured 2e-7, with a margin of ten.
-    torch.testing.assert_close(spectra.lam_logits, lam[:b], rtol=2e-6, atol=2e-6 * float(lam[0]))
+    atol = 2e-6 * float(lam[0])
+    torch.testing.assert_close(spectra.arrays()["lam_logits"], lam[:b], rtol=2e-6, atol=atol)
     assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(lam)), rel=1e-5)
-    assert torch.equal(spectra.arrays()["lam_logits"], spectra.lam_logits)
     # Collapse is judged by the logits' variance and by the directions of the layer's inputs.
     centred = torch.cat([step - step.mean(0) for step in hidden.split(32)])
     spread = float((centred @ W.T).square().sum() / logits.square().sum())

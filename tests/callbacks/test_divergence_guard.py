@@ -42,9 +42,7 @@ def test_a_long_epoch_ends_soon_after_its_first_bad_loss(tmp_path):
     model = Regression(infinite_step=7)
     with pytest.raises(Diverged) as error:
         fit(model, 3 * DivergenceGuard.EVERY, tmp_path)
-    assert str(error.value) == (
-        "training diverged in epoch 1, step 7: the loss is NaN or infinite. Look at 1 and 7."
-    )
+    assert "Look at 1 and 7." in str(error.value)
     assert model.steps == DivergenceGuard.EVERY
 
 

@@ -15,18 +15,18 @@ def make_memory(n: int = 240, d: int = 12, seed: int = 0) -> tuple[torch.Tensor,
     return unit(noise + 0.7 * torch.eye(d)[labels]), labels
 
 
-def make_queries() -> torch.Tensor:
+def make_neighbours(k: int) -> Neighbours:
     queries, _ = make_memory(30, seed=1)
-    return queries
+    return Neighbours(queries, k)
 
 
-def assert_scores(neighbours: Neighbours, k: int) -> None:
+def assert_scores(neighbours: Neighbours) -> None:
     """Compare with all similarities at once, in float64, query by query."""
     memory, labels = make_memory()
     similarity = neighbours.queries.double() @ memory.double().mT
     expected = torch.zeros(len(similarity), CLASSES, dtype=torch.float64)
     for row, values in enumerate(similarity):
-        for index in values.argsort(descending=True)[:k]:
+        for index in values.argsort(descending=True)[: neighbours.k]:
             vote = ((values[index] - values.max()) / 0.2).exp()
             expected[row, labels[index]] += vote
     scores = neighbours.scores(CLASSES, temperature=0.2)
@@ -36,11 +36,11 @@ def assert_scores(neighbours: Neighbours, k: int) -> None:
 @pytest.mark.parametrize(("rows", "k"), [(1, 20), (7, 1), (240, 500)])
 def test_scores_do_not_depend_on_how_the_memory_is_split(rows, k):
     memory, labels = make_memory()
-    neighbours = Neighbours(make_queries(), k)
+    neighbours = make_neighbours(k)
     for x, y in zip(memory.split(rows), labels.split(rows)):
         neighbours.add(x, y)
         assert neighbours.similarity.numel() <= 30 * k
-    assert_scores(neighbours, k)
+    assert_scores(neighbours)
 
 
 def test_votes_survive_a_small_temperature():
@@ -54,12 +54,12 @@ def test_votes_survive_a_small_temperature():
 
 def merge_two_processes(rank: int, size: int) -> None:
     memory, labels = make_memory()
-    neighbours = Neighbours(make_queries(), k=20)
+    neighbours = make_neighbours(k=20)
     # The second process has fewer rows than k.
-    local_rows = slice(0, 230) if rank == 0 else slice(230, 240)
-    neighbours.add(memory[local_rows], labels[local_rows])
+    sizes = [230, 10]
+    neighbours.add(memory.split(sizes)[rank], labels.split(sizes)[rank])
     neighbours.merge_processes()
-    assert_scores(neighbours, 20)
+    assert_scores(neighbours)
 
 
 def test_two_processes_find_what_one_finds(worlds):

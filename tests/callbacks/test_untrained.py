@@ -51,14 +51,14 @@ def test_row_0_is_the_spectrum_of_the_first_epochs_views(tmp_path):
     features = []
     with torch.no_grad():
         for views in before.batches:
-            features += [backbone(view).double() for view in views]
-    x = torch.cat(features)
+            features += [backbone(view) for view in views]
+    x = torch.cat(features).double()
     assert len(x) == 128
     for name, rows in (("erank/features", x), ("erank/features_centred", x - x.mean(0))):
         lam = torch.linalg.eigvalsh(rows.T @ rows).clamp_min(1e-300)
         q = lam / lam.sum()
-        expected = float((-(q * q.log()).sum()).exp())
-        assert untrained[name] == pytest.approx(expected, rel=1e-6)
+        entropy = -(q * q.log()).sum()
+        assert untrained[name] == pytest.approx(float(entropy.exp()), rel=1e-6)
     assert "train/loss" in trained
     assert "train/loss" not in untrained
 

@@ -5,11 +5,10 @@ import io
 
 import pytest
 import torch
-from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step, watched_epoch
+from support.own_models import BYOL, DIM, SimSiam, siamese_step, watched_epoch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
 from rdm_solo.watch import Watch
 
@@ -93,17 +92,6 @@ def test_a_part_that_is_never_called_is_named(tmp_path):
     watch = Watch(tmp_path / "run", BYOL())
     with pytest.raises(UserError, match="projection_head_momentum"):
         watched_epoch(watch, watch.module)
-
-
-def test_a_last_step_with_one_view_is_left_out(tmp_path):
-    model = SimSiam()
-    with Watch(tmp_path / "run", model, views=2) as watch:
-        for batch in batches()[:3]:
-            watch.step(siamese_step(model, batch))
-        model(batches()[3][0])
-        watch.step()
-        assert watch.end_epoch()["erank/positive"] > 1
-    assert runs.load(tmp_path / "run").spectra["rows"].tolist() == [60]
 
 
 def test_fabric_is_unwrapped(tmp_path, expected):
