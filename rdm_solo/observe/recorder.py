@@ -49,9 +49,8 @@ class EpochRow:
 
     def arrays(self) -> dict[str, "numpy.ndarray"]:
         """Return the spectra under their names in ``spectra/``; none if nothing was measured."""
-        if self.spectra is None:
-            return {}
-        return {name: array.numpy() for name, array in self.spectra.arrays().items()}
+        tensors = self.spectra.arrays() if self.spectra else {}
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
 
     def measured(self, classes: int | None = None) -> MeasuredEpoch:
         """Return the values that the rules of collapse read."""
@@ -117,11 +116,11 @@ class Recorder:
         except MissingBranch:
             if not self.was_measured:
                 raise
-        if outputs is not None and len(outputs.target) == 0:
-            outputs = None
-        if outputs is not None:
+        if outputs is not None and len(outputs.target):
             self.was_measured = True
             self.device = outputs.online.device
+        else:
+            outputs = None
         outputs = self._synchronised(outputs)
         if outputs is not None:
             self.recorded_steps += 1

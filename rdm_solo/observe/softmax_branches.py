@@ -30,8 +30,8 @@ class _Swav(_SoftmaxObserver):
             return
         # The batch's rows precede the queue's, and large crops precede small ones.
         n = len(self._recorded["hidden"][0])
-        logits = args[0][:n].float()
-        self._record("online", (logits / self.module.temperature).softmax(1))
+        logits = args[0][:n].float() / self.module.temperature
+        self._record("online", logits.softmax(1))
         self._record("target", assignment[:n])
 
 
@@ -48,7 +48,8 @@ class _DeepCluster(_SoftmaxObserver):
 
     def _record_logits(self, args: tuple[Tensor], kwargs: Any, logits: Tensor) -> None:
         if self.recording and self.module.training:
-            self._record("online", (logits.float() / self.module.temperature).softmax(1))
+            logits = logits.float() / self.module.temperature
+            self._record("online", logits.softmax(1))
 
     def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **kwargs: Any) -> None:
         clusters = self.module.assignments[0].to(idxs.device)[idxs]
@@ -77,12 +78,11 @@ class _Dino(_SoftmaxObserver):
         loss = self.module.dino_loss_func
         student, teacher = args
         temperature = float(loss.teacher_temp_schedule[loss.epoch])
-        online = (student.float() / loss.student_temp).softmax(1)
-        target = ((teacher.float() - loss.center) / temperature).softmax(1)
-        for view in online.chunk(self.module.num_large_crops):
-            self._record("online", view)
-        for view in target.chunk(self.module.num_large_crops):
-            self._record("target", view)
+        online = student.float() / loss.student_temp
+        target = (teacher.float() - loss.center) / temperature
+        for name, logits in (("online", online), ("target", target)):
+            for view in logits.softmax(1).chunk(self.module.num_large_crops):
+                self._record(name, view)
 
 
 def observer(module: Any) -> Observer | None:

@@ -190,9 +190,7 @@ class Watch:
         This includes kinds that are only notes in the log, but not a negative gap.
         """
         kinds = [warning["kind"] for warning in self.alarm.warnings]
-        if WRONG_WAY in kinds:
-            kinds.remove(WRONG_WAY)
-        return kinds
+        return [kind for kind in kinds if kind != WRONG_WAY]
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Record a training step. Call this after forward and backward, with the loss."""

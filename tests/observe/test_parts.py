@@ -40,10 +40,10 @@ def test_the_table_of_names_finds_the_branches(names, online, target):
 @pytest.mark.parametrize(
     ("model", "names", "message"),
     [
-        (module("body"), {}, r"whose parts are: body.*online='...', target='...'"),
+        (module("body"), {}, "body"),
         (BYOL(), {"online": "predicton_head"}, "did you mean 'prediction_head'"),
-        (BYOL(), {"target": "backbone"}, "target= needs online="),
-        (BYOL(), {"tokens": "row"}, "tokens must be one of mean, rows"),
+        (BYOL(), {"target": "backbone"}, "online="),
+        (BYOL(), {"tokens": "row"}, "tokens"),
     ],
 )
 def test_a_part_that_is_not_there_is_refused(tmp_path, model, names, message):
@@ -83,11 +83,12 @@ def test_names_by_hand_and_wrappers_give_what_the_table_gives(tmp_path, prefix):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_model_is_measured_as_it_is(tmp_path):
-    model, results = SimSiam(), []
-    for number, forward in enumerate((model, torch.compile(model, backend="eager"))):
-        with Watch(tmp_path / f"{number}", forward) as watch:
-            results.append(watched_epoch(watch, forward))
-    assert results[1] == pytest.approx(results[0], rel=1e-5)
+    model = SimSiam()
+    with Watch(tmp_path / "eager", model) as watch:
+        expected = watched_epoch(watch, model)
+    compiled = torch.compile(model, backend="eager")
+    with Watch(tmp_path / "compiled", compiled) as watch:
+        assert watched_epoch(watch, compiled) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_teacher_may_always_be_in_evaluation_mode(tmp_path):
@@ -110,8 +111,11 @@ def test_tokens_of_a_jepa_are_averaged_or_rows(tmp_path, tokens):
         for batch in batches():
             x = batch.flatten(0, 1)[:, None] + torch.randn(5, DIM)
             context = model["context_encoder"](x[:, :2]).mean(1, keepdim=True) + x[:, 2:, :8]
-            outputs = (model["predictor"](context), model["target_encoder"](x), context)
+            outputs = [model["predictor"](context), model["target_encoder"](x), context]
             watch.step()
-            rows = [y.mean(1) if tokens == "mean" else y.flatten(0, 1)[: 20 * 3] for y in outputs]
-            metric.update(online=rows[0], target=rows[1], projection=rows[2])
+            if tokens == "mean":
+                online, target, projection = (y.mean(1) for y in outputs)
+            else:
+                online, target, projection = (y.flatten(0, 1)[: 20 * 3] for y in outputs)
+            metric.update(online, target, projection=projection)
         assert watch.end_epoch() == metric.compute().scalars
