@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from rdm_solo.filters import SpectralFilter
@@ -89,15 +88,10 @@ class DivergenceGuard(pl.Callback):
 
     def _loss_fault(self) -> Fault | None:
         """Return the first unchecked loss that is not finite."""
-        losses = self._losses
+        steps = nonfinite_names(self._losses)
         self._losses = {}
-        if not losses:
-            return None
-        # Stacking first makes one synchronisation of all comparisons.
-        finite = torch.stack([loss.isfinite().all() for loss in losses.values()]).tolist()
-        for step, is_finite in zip(losses, finite):
-            if not is_finite:
-                return Fault(step, "the loss is NaN or infinite")
+        if steps:
+            return Fault(steps[0], "the loss is NaN or infinite")
         return None
 
     def _raise_together(self, trainer: Any, fault: Fault | None) -> None:

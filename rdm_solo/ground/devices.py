@@ -1,11 +1,13 @@
 """Device helpers: float64 support, precision of products, and a check for NaN."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 WITHOUT_FLOAT64 = {"mps"}
+
+Name = TypeVar("Name")
 
 
 def has_float64(device: torch.device) -> bool:
@@ -54,7 +56,7 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64
 
 
-def nonfinite_names(state: Mapping[str, Any]) -> list[str]:
+def nonfinite_names(state: Mapping[Name, Any]) -> list[Name]:
     """Return the names of tensors that contain NaN or infinity, with one synchronisation.
 
     >>> nonfinite_names({"steps": 3})

@@ -36,6 +36,11 @@ def assert_logits(watching: Observer, outputs: Outputs, logits: torch.Tensor) ->
     assert not watching.normalize
 
 
+@torch.no_grad()
+def unit_projections(model, data) -> list[torch.Tensor]:
+    return [normalize(model.projector(model.backbone(view))) for view in data[1]]
+
+
 def sinkhorn(logits: torch.Tensor) -> torch.Tensor:
     """Return SwAV's assignment: exp(logits / eps), columns and rows scaled to equal sums."""
     q = (logits.double() / 0.05).exp()
@@ -50,8 +55,7 @@ def test_swav_is_recorded_as_its_softmax_and_its_assignment():
     solo_learn.add_sinkhorn(model)
     data = batch()
     watching, outputs = record_step(model, data)
-    with torch.no_grad():
-        logits = [model.prototypes(normalize(model.projector(model.backbone(x)))) for x in data[1]]
+    logits = [model.prototypes(z).detach() for z in unit_projections(model, data)]
     assert_logits(watching, outputs, torch.cat(logits))
     assert_close(outputs.online, (torch.cat(logits) / 0.1).softmax(1))
     assignments = torch.cat([sinkhorn(x) for x in logits])
@@ -68,9 +72,7 @@ def test_swavs_queue_is_not_recorded():
     model.register_buffer("queue", normalize(queue, dim=2))
     data = batch()
     _, outputs = record_step(model, data)
-    with torch.no_grad():
-        hidden = [normalize(model.projector(model.backbone(x))) for x in data[1]]
-    assert_close(outputs.hidden, torch.cat(hidden))
+    assert_close(outputs.hidden, torch.cat(unit_projections(model, data)))
     assert {len(x) for x in outputs[:-1]} == {32}
 
 
@@ -124,9 +126,8 @@ def test_deepclusters_target_is_the_cluster_of_the_epoch():
     assert torch.equal(outputs.target.argmax(1), clusters[seen].repeat(2))
     assert torch.equal(outputs.target.sum(1), torch.ones(28))
     assert torch.equal(outputs.positive, outputs.target)
-    with torch.no_grad():
-        z = torch.cat([normalize(model.projector(model.backbone(x)))[seen] for x in data[1]])
-        logits = model.prototypes[0](z) / model.temperature
+    z = torch.cat([view[seen] for view in unit_projections(model, data)])
+    logits = model.prototypes[0](z).detach() / model.temperature
     assert_close(outputs.online, logits.softmax(1))
     assert_close(outputs.hidden, z)
     assert outputs.projection is outputs.online
