@@ -40,10 +40,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             # on_train_epoch_start does not run if training resumes within an epoch.
             self.watch = self._make_watch(trainer, pl_module)
         steps = trainer.num_training_batches
-        if math.isfinite(steps):
+        if math.isfinite(steps):  # otherwise the data have no length
             self.watch.steps_per_epoch = int(steps)
-        else:  # data without a length
-            self.watch.steps_per_epoch = self.options.get("steps_per_epoch")
 
     def _make_watch(self, trainer: Any, pl_module: Any) -> "_LightningWatch":
         options = dict(self.options)

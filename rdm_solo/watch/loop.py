@@ -222,10 +222,9 @@ class Watch:
             )
         user_scalars = broadcast_object(_user_scalars({**(scalars or {}), **keywords}))
         row = self.recorder.end_epoch(self.epoch)
-        losses = gather_objects((float(self._loss), self.loss_count))
-        loss_count = sum(count for _, count in losses)
-        if loss_count:
-            row.scalars["train/loss"] = sum(loss for loss, _ in losses) / loss_count
+        losses, counts = zip(*gather_objects((float(self._loss), self.loss_count)))
+        if any(counts):
+            row.scalars["train/loss"] = sum(losses) / sum(counts)
         row.scalars |= user_scalars
         # A step without targets, as before k-means of DeepCluster v2, is no mistake at first.
         should_measure = self.recorder.was_measured or self._steps == 0
