@@ -50,3 +50,10 @@ def is_last_epoch(trainer: Any) -> bool:
     has_all_steps = 0 < trainer.max_steps <= steps
     has_all_epochs = 0 < trainer.max_epochs <= epochs
     return bool(trainer.should_stop or has_all_steps or has_all_epochs)
+
+
+def is_due(trainer: Any, every_n_epochs: int) -> bool:
+    """Return whether epoch 1, 1 + n, 1 + 2n, ... or the last one runs; never if n is 0."""
+    if not every_n_epochs:
+        return False
+    return trainer.current_epoch % every_n_epochs == 0 or is_last_epoch(trainer)

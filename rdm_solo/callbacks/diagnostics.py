@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks import is_due, is_last_epoch
 from rdm_solo.callbacks.measurement import Measurement, epoch_row
 from rdm_solo.callbacks.untrained import is_untrained, untrained_row
 from rdm_solo.collapse.alarm import Alarm
@@ -72,9 +72,7 @@ class Diagnostics(Measurement):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.recorder is None:
-            return
-        if trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
+        if self.recorder is not None and is_due(trainer, self.every_n_epochs):
             self.recorder.before_step(batch_idx, trainer.num_training_batches)
 
     def on_train_batch_end(

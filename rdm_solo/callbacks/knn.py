@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks import is_due
 from rdm_solo.callbacks.measurement import Measurement
 from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.ground.distributed import gather
@@ -35,9 +35,7 @@ class WeightedKNN(Measurement):
             module.training = True
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.sanity_checking or not self.every_n_epochs:
-            return
-        if trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
+        if not trainer.sanity_checking and is_due(trainer, self.every_n_epochs):
             accuracy = self._accuracy(trainer, pl_module, trainer.val_dataloaders)
             self.log_scalars(pl_module, {ACCURACY: accuracy}, prog_bar=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks import is_due
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.files import FIGURES, METRICS
@@ -29,9 +29,7 @@ class Pictures(pl.Callback):
         self.title = title
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if not self.every_n_epochs or not trainer.is_global_zero:
-            return
-        if trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
+        if trainer.is_global_zero and is_due(trainer, self.every_n_epochs):
             with _warn_on_failure():
                 self._draw(trainer)
 
