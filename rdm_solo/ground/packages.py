@@ -1,12 +1,9 @@
-"""Check that packages are installed, name the commands that install them, and read versions."""
+"""Check that packages are installed, and name the commands that install them."""
 
 import importlib.util
-import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
-from rdm_solo import __version__
 from rdm_solo.ground.errors import UserError
 
 # The modules that training imports; the extra `train` installs all but solo-learn's.
@@ -68,12 +65,3 @@ def check_installed(subject: str, *modules: str) -> None:
 
     lines = [f"{subject} needs {', '.join(missing)}; in the clone, run", *commands]
     raise MissingPackages("\n    ".join(lines))
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of Python, of rdm_solo and of these packages."""
-    return {
-        "python": platform.python_version(),
-        "rdm_solo": __version__,
-        **{name: metadata.version(name) for name in packages},
-    }

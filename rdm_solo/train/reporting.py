@@ -19,7 +19,6 @@ from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.collapse.advice import RunSettings, config_warnings
 from rdm_solo.data.views import Views
-from rdm_solo.ground import packages
 from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
@@ -28,6 +27,7 @@ from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
 from rdm_solo.runs.metrics_file import last_values, read_metrics
+from rdm_solo.runs.versions import versions as package_versions
 from rdm_solo.train.claims import Start
 from rdm_solo.train.processes import SWEEP_FOLDER
 from rdm_solo.train.training_data import Derived
@@ -180,7 +180,7 @@ def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
     lightning = pl.__name__.split(".")[0].replace("_", "-")
     names = ("torch", "torchvision", "torchmetrics", "numpy", lightning)
-    return packages.versions(*names) | {"solo-learn": solo_learn.version()}
+    return package_versions(*names) | {"solo-learn": solo_learn.version()}
 
 
 def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:

@@ -16,10 +16,10 @@ from rdm_solo.collapse.rules import MeasuredEpoch
 from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.distributed import broadcast_object, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
-from rdm_solo.ground.packages import versions
 from rdm_solo.observe.recorder import EpochRow
 from rdm_solo.runs import files, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_atomically, writing
+from rdm_solo.runs.versions import versions
 
 
 class WatchFolder:
