@@ -53,7 +53,9 @@ class LocalLauncher(Launcher):
         def run(number: int, overrides: Sequence[str]) -> JobReturn:
             job = self.loader.load_sweep_config(self.config, list(overrides))
             with open_dict(job):
-                job.hydra.job.num = number  # the name of the folder may depend on it
+                # The name of the folder may depend on both.
+                job.hydra.job.num = number
+                job.hydra.job.id = str(number)
                 folder = os.path.join(job.hydra.sweep.dir, job.hydra.sweep.subdir)
                 job.hydra.runtime.output_dir = os.path.abspath(folder)
             share = free.popleft()

@@ -5,7 +5,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
 from rdm_solo.cli.resolvers import register_resolvers
@@ -87,7 +87,13 @@ def _parse(argv: Sequence[str], config: str) -> Any:
         argv.remove("all")
         argv.remove("--help")  # Hydra takes options only before it
         argv += ["hydra.help.template=${hydra.help.footer}", "--help"]
-    return get_args_parser().parse_args(argv)
+    parser: Any = get_args_parser()
+    parser.error = _refuse
+    return parser.parse_args(argv)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UserError(f"{message}; options are written NAME=VALUE and stand after -m")
 
 
 def in_quotes(text: object) -> str:

@@ -173,8 +173,12 @@ class Rule:
 
 def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
     """Return the name of the last epoch's accuracy, its value and its best value so far."""
-    name = "online" if math.isnan(epochs[-1].knn) else "knn"
-    values = [getattr(epoch, name) for epoch in epochs]
+    if math.isnan(epochs[-1].knn):
+        name = "online"
+        values = [epoch.online for epoch in epochs]
+    else:
+        name = "kNN"
+        values = [epoch.knn for epoch in epochs]
     best = max(filter(math.isfinite, values), default=math.nan)
     return name, values[-1], best
 

@@ -4,7 +4,6 @@ Files are read as torchvision's default loader reads them: alpha is dropped, and
 in EXIF is ignored. The only difference: 16-bit images are scaled to 8 bits instead of clipped.
 """
 
-import contextlib
 import io
 import os
 import warnings
@@ -12,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional as tv  # type: ignore[import-untyped]
 
@@ -77,14 +74,6 @@ def decode(image: Image.Image, channels: int = 3) -> Tensor:
     >>> decode(Image.new("RGBA", (5, 4), (255, 0, 0, 0)))[:, 0, 0]
     tensor([255,   0,   0], dtype=torch.uint8)
     """
-    file = getattr(image, "fp", None)  # None once Pillow has decoded the image
-    if channels == 3 and image.format == "JPEG" and image.mode == "RGB" and file is not None:
-        # Both call libjpeg, and torchvision is faster. Pillow decodes what torchvision refuses,
-        # since its errors name what is wrong with a file.
-        content = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
-        with contextlib.suppress(RuntimeError):
-            rgb: Tensor = decode_jpeg(content, ImageReadMode.RGB)
-            return rgb
     if image.mode == "F":
         raise UserError("has floating-point pixels, which are not supported")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip values above 255

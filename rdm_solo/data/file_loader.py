@@ -122,6 +122,7 @@ class FileLoader(Loader):
 
     def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         self._tasks[:] = [(self.epoch, samples.tolist()) for samples in batches]
+        has_images = False
         for decoded, samples in zip(self._data_loader, batches):
             self.skipped |= decoded.broken
             incomplete = len(decoded.samples) < len(samples)
@@ -129,6 +130,7 @@ class FileLoader(Loader):
                 raise self._error(decoded.broken)
             if not decoded.crops:
                 continue
+            has_images = True
             views = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
             if self.views is None:
                 views = [x.float().div_(255) for x in views]
@@ -136,6 +138,8 @@ class FileLoader(Loader):
                 for i, view in enumerate(self.views.per_view):
                     views[i] = view.finish(views[i], decoded.uniforms[i])
             yield decoded.samples, views
+        if not has_images:
+            raise self._error(self.skipped)
 
     def _error(self, broken: dict[str, str]) -> DataError:
         """Return the error that names the first unreadable image."""

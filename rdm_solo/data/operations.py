@@ -4,7 +4,7 @@ torchvision's functions, which are named below, take one set of parameters for a
 take a row of parameters per sample and agree with torchvision to the rounding of float32.
 
 Images ``x`` are floats in [0, 1] of shape ``(n, C, H, W)`` on any device. Parameters are on the
-CPU. A sample's result has the same bits in every batch.
+CPU. On a CPU, a sample's result has the same bits in every batch.
 """
 
 import math

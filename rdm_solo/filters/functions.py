@@ -194,7 +194,7 @@ def _is_elementwise(gain: BoundFunction) -> bool:
 def _lookup(name: str | Function) -> Function:
     if callable(name):
         return name
-    if "." not in name:
+    if "." not in name or name in _ENTRIES:
         name = check_choice("the filter function", name, names())
         return _ENTRIES[name].function
     try:

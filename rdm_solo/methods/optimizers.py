@@ -58,7 +58,7 @@ class WarmupCosine(LRScheduler):
                 rise = base - self.start_lr
                 rate = self.start_lr + rise * step / max(1, self.warmup - 1)
             else:
-                share = (step - self.warmup) / max(1, self.steps - self.warmup)
+                share = min(1, (step - self.warmup) / max(1, self.steps - self.warmup))
                 fall = base - self.min_lr
                 rate = self.min_lr + fall * (1 + math.cos(math.pi * share)) / 2
             rates.append(rate)

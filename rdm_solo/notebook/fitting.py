@@ -79,9 +79,11 @@ def _logging_to_stdout(quiet: bool) -> Iterator[None]:
     """Print log messages to stdout, unless the caller has configured logging."""
     log = logging.getLogger("rdm_solo")
     level = log.level
-    log.setLevel(logging.WARNING if quiet else logging.INFO)
+    is_configured = log.hasHandlers()
+    log.setLevel(logging.INFO)  # train.log has all lines
     handler = logging.StreamHandler(sys.stdout)
-    if not log.hasHandlers():
+    handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    if not is_configured:
         log.addHandler(handler)
     try:
         yield

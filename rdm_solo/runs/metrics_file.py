@@ -61,7 +61,7 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
     if done and (folder / METRICS).is_file():
         reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
         for texts in reader:
-            epoch = int(texts.pop("epoch"))
+            epoch = int(float(texts.pop("epoch")))  # a spreadsheet writes 1.0
             if epoch <= done:
                 values = {name: float(text) for name, text in texts.items() if text}
                 rows.append({"epoch": epoch, **values})

@@ -23,9 +23,9 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
 
 def truncate(folder: Path, done: int) -> None:
     """Remove the spectra after epoch ``done``, from which a run resumes."""
-    last = _path(folder, done)
-    for path in last.parent.glob("*.npz"):
-        if path > last:
+    for path in (folder / SPECTRA).glob("*.npz"):
+        _, _, number = path.stem.partition("_")
+        if int(number) > done:
             path.unlink()
 
 

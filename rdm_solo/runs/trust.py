@@ -10,21 +10,22 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import filters
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.backbones import FETCHING
-from rdm_solo.runs.settings import options_in
+from rdm_solo.runs.settings import options
 
 
 def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()) -> None:
-    """Raise UserError if these parts of a resolved config have an untrusted value.
+    """Raise UserError if these parts of a config have an untrusted value.
 
     ``passed`` has the dotted names of options from the command line, which are trusted.
     """
-    for key, value in options_in(config, parts):
+    plain: Any = OmegaConf.to_container(config)  # nothing is resolved
+    for key, value in options({part: plain[part] for part in parts if part in plain}):
         if any(f"{key}.".startswith(f"{name}.") for name in passed):
             continue
         reason = _refusal(key, value)

@@ -72,6 +72,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.precision": (check_choice, PRECISIONS),
     "trainer.accelerator": (check_choice, ACCELERATORS),
     "trainer.devices": (_check_devices,),
+    "trainer.num_nodes": (check_integer, 1),
     "trainer.accumulate_grad_batches": (check_integer, 1),
     "trainer.sync_batchnorm": (check_bool,),
     "trainer.gradient_clip_val": (check_number, 0),

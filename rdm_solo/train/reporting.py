@@ -23,10 +23,9 @@ from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import checkpoints, saved_config
+from rdm_solo.runs import checkpoints, metrics_file, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
-from rdm_solo.runs.metrics_file import last_values, read_metrics
 from rdm_solo.runs.versions import versions as package_versions
 from rdm_solo.train.claims import Start
 from rdm_solo.train.processes import SWEEP_FOLDER
@@ -139,15 +138,18 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
         has_result = isinstance(error, Diverged) or not isinstance(error, Exception)
         if trainer.is_global_zero and has_result:
             columns = {}
+            untrained: Mapping[str, float] = {}
             if (folder / METRICS).exists():
-                for name, values in read_metrics(folder).items():
+                table = metrics_file.read(folder)
+                untrained = table.untrained
+                for name, values in table.columns.items():
                     if len(values):
                         columns[name] = values.tolist()
-            summary |= last_values(columns)
+            summary |= metrics_file.last_values(columns)
             summary |= _outcome(trainer, error)
             summary["seconds"] = round(wall_time.seconds(), 2)
             write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-            _report(summary, final_table(columns), folder)
+            _report(summary, final_table(columns, untrained), folder)
             if checkpoints.present(folder) and isinstance(error, KeyboardInterrupt):
                 log.info(f"to resume: rdm-solo train {shlex.quote(f'resume={folder}')}")
 
@@ -195,15 +197,18 @@ def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
         log.info(f"figures and tables on one page: rdm-solo report {page}")
 
 
-def final_table(columns: Mapping[str, list[float]]) -> str:
-    """Format the main columns at up to six epochs as text.
+def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, float]) -> str:
+    """Format the main columns at up to six epochs as text; epoch 0 is the untrained network.
 
-    >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}))
-    epoch            1        2
-    val/acc1    50.000        -
+    >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}, {"val/acc1": 20.0}))
+    epoch            0        1        2
+    val/acc1    20.000   50.000        -
     """
     if not columns:
         return ""
+    if untrained:
+        columns = {name: [untrained.get(name, math.nan), *x] for name, x in columns.items()}
+        columns["epoch"][0] = 0
     epochs = columns["epoch"]
     rows = np.unique(np.linspace(0, len(epochs) - 1, 6, dtype=int))
     charted = []

@@ -109,8 +109,11 @@ def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any
     if options["sync_batchnorm"] is None:
         on_gpus = options["accelerator"] != "cpu"
         options["sync_batchnorm"] = on_gpus and processes.world_size(cfg.trainer) > 1
+    bars = [callback for callback in callbacks if isinstance(callback, pl.callbacks.ProgressBar)]
     if not options["enable_progress_bar"]:  # Lightning refuses bars then
-        callbacks = [c for c in callbacks if not isinstance(c, pl.callbacks.ProgressBar)]
+        callbacks = [callback for callback in callbacks if callback not in bars]
+    if not bars:  # Lightning would add its own
+        options["enable_progress_bar"] = False
     plugins: list[Any] = [CheckpointFiles(folder)]
     defaults = {
         "default_root_dir": folder,

@@ -11,6 +11,7 @@ from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.data import Dataset, Loader, Views, loader
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
+from rdm_solo.ground.values import check_integer
 from rdm_solo.methods.descriptions import method
 from rdm_solo.train.processes import world_size
 
@@ -32,7 +33,16 @@ class Derived:
 
 def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
     """Build ``dataset.source`` and ``dataset.views``."""
-    return instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
+    dataset = instantiate(cfg.dataset.source)
+    if not isinstance(dataset, Dataset):
+        raise UserError(
+            f"dataset.source must name a function that returns a rdm_solo.data.Dataset, got "
+            f"{type(dataset).__name__}."
+        )
+    views = instantiate(cfg.dataset.views)
+    if not isinstance(views, Views):
+        raise UserError(f"dataset.views must be rdm_solo.data.Views, got {type(views).__name__}.")
+    return dataset, views
 
 
 def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
@@ -40,6 +50,7 @@ def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
     largest = len(dataset.train) // world_size(cfg.trainer)
     if cfg.batch_size <= largest:
         return cfg
+    check_integer("batch_size, limited by the number of training images,", largest, 2)
     log.info(f"batch_size={largest} instead of {cfg.batch_size}: the data set has no more images")
     cfg = cfg.copy()
     cfg.batch_size = largest
@@ -90,10 +101,15 @@ def _check_method(cfg: DictConfig, dataset: Dataset, views: Views, batch: int) -
     kwargs = cfg.method.kwargs
     check_kwargs(kwargs)
     queue = kwargs.get("queue_size")
-    if description.queue and queue % batch:  # solo-learn asserts this without a message
+    if description.queue and (queue < batch or queue % batch):
         raise UserError(
             f"method.kwargs.queue_size={queue} must be a multiple of the {batch} rows that each "
             "batch adds to it."
+        )
+    if queue and queue < batch:  # SwAV's queue, which is off if it has no rows
+        raise UserError(
+            f"method.kwargs.queue_size={queue} must be at least the {batch} rows that each batch "
+            "adds to it."
         )
     if description.labels and not dataset.labelled:
         raise UserError(f"method={description.name} needs labels; {dataset.name} has none.")

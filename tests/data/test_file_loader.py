@@ -140,3 +140,5 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
     batches = loader(tmp_path, batch_size=4, source={"skip_broken": True})
     with pytest.raises(DataError, match="9 unreadable images"):
         list(batches)
+    with pytest.raises(DataError, match="3 unreadable images"):
+        list(loader(tmp_path, "val", source={"skip_broken": True}))

@@ -36,6 +36,8 @@ def test_a_function_is_registered_or_passed_as_it_is():
     for function in ("test_half", half, f"{__name__}.half"):
         module = SpectralFilter("target", function)
         torch.testing.assert_close(module(x), x / 2)
+    register("mine.half")(half)  # a dot need not mean a module
+    assert get("mine.half")(torch.ones(1)) == 0.5
     with pytest.raises(ValueError, match="pow"):
         register("pow")(half)
 

@@ -57,6 +57,7 @@ def test_two_fits_in_one_process_give_the_numbers_of_the_command(tmp_path, monke
     rdm_solo.fit(resume="fit", max_epochs=2, quiet=True)
     assert run.reload().epochs == 2
     assert process_state() == before
+    assert "epoch 2/2" in Path("fit/train.log").read_text()  # also of a quiet run
     assert Path("fit/metrics.csv").read_bytes() == Path("command/metrics.csv").read_bytes()
     for key, values in rdm_solo.Run("command").spectra.items():
         np.testing.assert_array_equal(run.spectra[key], values)

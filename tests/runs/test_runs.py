@@ -185,6 +185,11 @@ def test_what_a_folder_cannot_ask_for_must_be_passed(key, value, tmp_path):
     saved_config.trusted_config(cfg, tmp_path, parts, passed=[key])
 
 
+def test_values_that_only_a_run_can_resolve_are_not_resolved():
+    config = OmegaConf.create({"callbacks": {"mine": {"folder": "${hydra:runtime.output_dir}"}}})
+    trust.check(config, ["callbacks"])
+
+
 def test_nothing_is_refused_that_this_package_ships():
     for path in (config_folder() / "dataset").glob("*.yaml"):
         trust.check(compose([f"dataset={path.stem}"]), ["dataset", "callbacks", "backbone"])

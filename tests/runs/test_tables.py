@@ -69,11 +69,11 @@ def test_spectra_before_a_change_of_the_diagnostics_are_left_out(tmp_path):
 
 
 def test_spectra_after_the_resumed_epoch_are_removed(tmp_path):
-    for epoch in (1, 2, 3):
+    for epoch in (1, 2000, 10_000, 10_001):
         spectra_files.write(tmp_path, epoch, {"lam_online": np.ones(2)})
-    spectra_files.truncate(tmp_path, 2)
+    spectra_files.truncate(tmp_path, 10_000)
     by_epoch, _ = spectra_files.read_epochs(tmp_path)
-    assert list(by_epoch) == [1, 2]
+    assert sorted(by_epoch) == [1, 2000, 10_000]
 
 
 class Bomb:

@@ -36,6 +36,11 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method=simsiam", "filter=none"], "method=simsiam needs a filter"),
         (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clip_grad=1 cannot be"),
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 16 rows"),
+        (["method=nnsiam", "method.kwargs.queue_size=0"], "must be a multiple of the 16 rows"),
+        (["method=swav", "method.kwargs.queue_size=7"], "must be at least the 16 rows"),
+        (["trainer.num_nodes=0"], "trainer.num_nodes must be"),
+        (["dataset.views=null"], "dataset.views must be"),
+        (["dataset.num_train=1"], "limited by the number of training images"),
     ],
 )
 def test_an_invalid_option_is_refused(overrides, message, tmp_path):
