@@ -43,7 +43,7 @@ __getattr__ = import_on_first_use(
 def is_last_epoch(trainer: Any) -> bool:
     """Return whether this epoch reaches the last epoch or step, or the run is being stopped."""
     epochs = trainer.current_epoch + 1
-    steps = trainer.global_step
+    steps = trainer.global_step  # after this epoch, if the number of its batches is known
     if math.isfinite(trainer.num_training_batches):  # infinite: data without a length
         batches = trainer.num_training_batches
         steps = max(steps, epochs * math.ceil(batches / trainer.accumulate_grad_batches))

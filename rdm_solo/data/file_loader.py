@@ -27,7 +27,7 @@ from rdm_solo.ground.errors import join_first, printable
 log = logging.getLogger("rdm_solo")
 
 # Maximum number of consecutive images to try until one is readable.
-TRIES = 100
+MAX_TRIES = 100
 
 # A worker sends its tensors through a socket with a name like this in the temporary folder. On
 # Linux, the training process hangs if the socket's whole path has more than 107 bytes.
@@ -65,7 +65,7 @@ class Decoder(MapDataset[DecodedBatch]):
         if self.views:
             uniforms = self.views.uniforms(samples, self.seed, epoch)
             if self.files.decoding.skip_broken:
-                tries = TRIES
+                tries = MAX_TRIES
         slots = []
         numbers = []
         images = []

@@ -90,7 +90,7 @@ class Loader(ABC):
         self.epoch = epoch
 
     def report_skipped(self) -> None:  # noqa: B027 (images in memory are always readable)
-        """Log all images that were left out, if there are new ones since the last report."""
+        """Log all skipped images if any were skipped since the last report."""
 
     def __len__(self) -> int:
         return len(self._slices())

@@ -104,7 +104,9 @@ def crop_resize(
     if angle is not None:
         cos = match(x, angle.cos())[:, None, None]
         sin = match(x, angle.sin())[:, None, None]
-        dx, dy = dx * cos - dy * sin, dx * sin + dy * cos
+        rotated_dx = dx * cos - dy * sin
+        dy = dx * sin + dy * cos
+        dx = rotated_dx
     boxes = match(x, boxes)[..., None, None]
     top, left, height, width = boxes.unbind(1)
     across = _grid_coordinates(dx, left, width, size, x.shape[3])
@@ -181,8 +183,8 @@ def apply_where(
 ) -> Tensor:
     """Apply an operation to the rows in ``mask``, which is on the CPU, **in place**.
 
-    ``columns`` are the operation's further arguments, a row per sample. One channel as a result
-    becomes all channels.
+    ``columns`` are the operation's further arguments, a row per sample. A result with one
+    channel is copied to all channels.
     """
     rows = mask.nonzero()[:, 0]
     if len(rows) == 0:
@@ -220,7 +222,7 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     share_of_mean = rest * (operation == CONTRAST)
     share_of_grey = rest * (operation == SATURATION)
     shares = torch.stack((factor, share_of_mean, share_of_grey))
-    shares = match(x, shares)[..., None, None, None]
+    shares = match(x, shares)[..., None, None, None]  # one transfer for all three
     factor, share_of_mean, share_of_grey = shares
     grey = x
     if x.shape[1] == 3:

@@ -77,7 +77,7 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     if spectrum.factors is not None:
         out = _from_factors(spectrum, gain, *spectrum.factors)
     elif spectrum.dual:
-        # From U alone: the filtered rows are U g U^T X.
+        # Only U is known: the filtered rows are U g U^T X.
         mixture = (vectors[spectrum.local] * gain) @ vectors.mT
         out = mixture @ spectrum.rows
     else:
@@ -114,7 +114,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
         _, matrix = spectrum.factors
         out = _from_factors(spectrum, gain, *spectrum.factors)
     elif spectrum.dual:
-        # From U alone: V^T = U^T X / sigma, and x W = U sigma g V^T.
+        # Only U is known: V^T = U^T X / sigma, and x W = U sigma g V^T.
         work = product_dtype(torch.float32)
         matrix = (vectors / sigma).mT @ spectrum.rows
         matrix = matrix.to(work)
@@ -175,7 +175,7 @@ def _from_factors(spectrum: Spectrum, gain: Tensor, u: Tensor, vh: Tensor) -> Te
 def _as_result(out: Tensor, batch: Batch) -> Tensor:
     """Set negligible rows to zero, in place, and return the rows in the input's dtype."""
     if batch.negligible is not None:
-        # A product, because a batch without a finite row must stay NaN.
+        # masked_fill_ would replace NaN, but 0 * NaN stays NaN: no row of the batch is finite.
         is_row = ~batch.negligible
         out.mul_(is_row.to(out))
     return out.to(batch.dtype)

@@ -80,9 +80,11 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
     by_svd = x.dtype == torch.float64 and not running
     needs_all_rows = dual or by_svd
     # Half-precision rows are gathered before they are converted.
-    rows, start = x, 0
+    rows = x
+    start = 0  # of this process's rows
     if needs_all_rows:
-        rows, start = gather_equal(x), rank() * len(x)
+        rows = gather_equal(x)
+        start = rank() * len(x)
     local = slice(start, start + len(x))
     # A copy, because broken rows are set to zero in place.
     rows = rows.detach().to(torch.float64, copy=True)
@@ -96,13 +98,14 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
     digits = torch.float32
     if by_svd:
         digits = torch.float64
-        gram, squares = None, lengths.square()
+        gram = None
+        squares = lengths.square()
     elif dual:
         gram = gather_equal(rows[local] @ rows.mT)
         squares = gram.diagonal()
     else:
         gram = sum_over_processes(rows.mT @ rows)
-        squares = gram.diagonal()  # of columns, with the same sum
+        squares = gram.diagonal()  # of the columns; their sum equals that of the rows
 
     root_mean_square = (squares.sum() / n).sqrt()
     is_negligible = lengths <= relative_cut(digits, n, k) * root_mean_square
@@ -128,7 +131,7 @@ def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
 
 
 def _is_known_zero(count: Tensor) -> bool:
-    """Return whether a count is 0, if reading it does not synchronise; otherwise False."""
+    """Return True for a count of 0 on a CPU; on other devices, reading it would synchronise."""
     return count.device.type == "cpu" and not count.item()
 
 

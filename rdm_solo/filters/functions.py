@@ -92,7 +92,7 @@ def takes_p(function: str | Function) -> bool:
 def _signature(function: Function) -> inspect.Signature:
     try:
         return inspect.signature(function)
-    except ValueError:  # builtins such as torch.sqrt have no signature
+    except ValueError:  # a builtin such as torch.sqrt, which takes sigma alone
         return inspect.signature(identity)
 
 

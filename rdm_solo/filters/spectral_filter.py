@@ -49,9 +49,9 @@ class SpectralFilter(nn.Module):
     large or small for a loss to normalise, all are multiplied by one constant, which cancels in the
     normalisation.
 
-    A call synchronises with the device once, in the decomposition, and with functions that are not
-    elementwise twice more. Counts for warnings are read in
-    every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
+    A call synchronises with the device once, in the decomposition. A function that is not
+    elementwise adds two synchronisations. Counts for warnings are read in every call on a CPU, and
+    otherwise in every ``EVERY``-th call and in :meth:`report`.
 
     Args:
         branch: ``"online"`` or ``"target"``.

@@ -31,7 +31,8 @@ pl: Any
 
 def __getattr__(name: str) -> Any:
     if name == "pl":
-        package = PACKAGES[not CURRENT]
+        current, release = PACKAGES
+        package = current if CURRENT else release
         check_installed("training", package.partition(".")[0])
         importlib.import_module(f"{package}.plugins.environments")  # not imported by the package
         return importlib.import_module(package)

@@ -112,7 +112,7 @@ class ChosenFilter:
         if self.function in FUNCTIONS:
             slope = FUNCTIONS[self.function].slope
         if self.power and p is not None and not self.reverses(p):
-            slope = (p > 0) - (p < 0)
+            slope = (p > 0) - (p < 0)  # the sign of p
         return -slope if self.on_target else slope
 
     def reverses(self, p: float | None) -> bool:

@@ -32,7 +32,7 @@ class Float32Linear(nn.Linear):
 def use_float32(projector: nn.Sequential) -> None:
     """Take the projector's last linear layer out of autocast; its parameters stay the same."""
     linear = [layer for layer in projector if isinstance(layer, nn.Linear)]
-    linear[-1].__class__ = Float32Linear
+    linear[-1].__class__ = Float32Linear  # keeps its parameters and their names in state dicts
 
 
 class _Filtered:
@@ -136,7 +136,7 @@ def iso_loss(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     tensor([[1., 2.]])
     """
     shifted = (target + z - p).detach()
-    return squared_error(z, z, shifted)
+    return squared_error(z, p=z, target=shifted)
 
 
 LOSSES = {"cosine": minus_cosine, "mse": squared_error, "iso": iso_loss}

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class WarmupCosine(LRScheduler):
-    """Warm up linearly, then decay by a cosine to ``min_lr``; static groups keep their rate.
+    """Warm up linearly, then decay by a cosine to ``min_lr``; groups with ``static_lr`` stay.
 
     The rates are solo-learn's, computed in closed form for each step. The state of solo-learn's own
     scheduler contains a ``functools.partial``, which ``weights_only`` refuses to load.
@@ -70,7 +70,8 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
     ``cfg.optimizer.lr`` and ``classifier_lr`` are already scaled by the global batch.
     """
-    # solo_learn.py first checks that timm is installed. solo-learn 1.0.2's LARS is no Optimizer.
+    # Imported late, since solo_learn.py checks first that timm is installed. solo-learn 1.0.2's own
+    # LARS is no torch Optimizer.
     from timm.optim.lars import Lars
 
     settings = cfg.optimizer

@@ -87,7 +87,7 @@ class Observer:
     def _returned_outputs(self, step_output: Mapping[str, Any]) -> Outputs:
         self.normalize = bool(step_output.get("normalize", self.normalize))
         outputs: dict[str, Any] = {"positive": None}
-        for name in Outputs._fields[:4]:
+        for name in ("online", "target", "positive", "projection"):
             if step_output.get(name) is not None:
                 outputs[name] = rows(step_output[name], name, self.tokens)
         outputs.setdefault("projection", outputs["target"])

@@ -116,11 +116,11 @@ class Recorder:
         except MissingBranch:
             if not self.was_measured:
                 raise
-        if outputs is not None and len(outputs.target):
+        if outputs is not None and len(outputs.target) == 0:
+            outputs = None  # a step without rows counts as one without outputs
+        if outputs is not None:
             self.was_measured = True
             self.device = outputs.online.device
-        else:
-            outputs = None
         outputs = self._synchronised(outputs)
         if outputs is not None:
             self.recorded_steps += 1

@@ -62,15 +62,15 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
         lead, low_pass, health = verdicts(judged)
         counted = group.counted
         # The verdict on health, which the page shows first, starts with the progress.
-        first = counted[0]
-        finished = first.epochs >= int(first.config.get("max_epochs", 0))
+        counted_run = counted[0]
+        finished = counted_run.epochs >= int(counted_run.config.get("max_epochs", 0))
         progress = []
-        if not finished and first.diverged is None:
-            progress.append(first.progress)
+        if not finished and counted_run.diverged is None:
+            progress.append(counted_run.progress)
         behind = [f"seed {run.seed} ({run.progress})" for run in group.uncounted]
         if behind:
             progress.append(f"not counted: {', '.join(behind)}")
-        evaluation = compared[first.dataset]
+        evaluation = compared[counted_run.dataset]
         linear = last(counted, LINEAR.name, evaluation)
         last_values = {LINEAR.name: linear}
         text = {LINEAR.name: mean_std(linear, LINEAR.digits)}

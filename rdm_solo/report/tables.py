@@ -127,16 +127,16 @@ def commands(settings: Sequence[Setting]) -> list[str]:
         seeds: dict[str, list[int]] = defaultdict(list)
         for run in setting.group.runs:
             with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
-                kept = []
+                options = []
                 for option in map(str, files.read_yaml(run.folder, OVERRIDES)):
                     # Without the sweep's launcher, the command runs anywhere.
                     if not option.lstrip("+").startswith(("seed=", "launcher")):
-                        kept.append(option)
-                seeds[shlex.join(kept)].append(run.seed)
-        for options, numbers in seeds.items():
+                        options.append(option)
+                seeds[shlex.join(options)].append(run.seed)
+        for line, numbers in seeds.items():
             command = "rdm-solo train -m" if len(numbers) > 1 else "rdm-solo train"
             values = ",".join(map(str, sorted(numbers)))
-            lines.append(f"{command} {options} seed={values}")
+            lines.append(f"{command} {line} seed={values}".replace("  ", " "))
     return lines
 
 

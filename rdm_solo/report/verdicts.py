@@ -43,7 +43,10 @@ class Outcome(NamedTuple):
 
     @property
     def level(self) -> str:
-        return _level(False if self.collapsed else self.good, self.suspect)
+        good = self.good
+        if self.collapsed:
+            good = False
+        return _level(good, self.suspect)
 
 
 @dataclass(frozen=True)

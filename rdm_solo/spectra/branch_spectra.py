@@ -106,7 +106,8 @@ class BranchSpectra(SumMetric):
         self.add_sum("sum_squared")
         # Sum of N |m|^2 over steps, where m is the mean of the step's N projections:
         self.add_sum("sum_means_squared")
-        # Rows with the smallest hashes, (N, 4, k) of p, z, z_+ and y, or (N, 1, k) of z alone:
+        # A list of one tensor, after a sync one for each process: rows with the smallest hashes,
+        # (N, 4, k) of p, z, z_+ and y, or (N, 1, k) of z alone.
         self.add_state("kept", [])
         # Their hashes, (N,):
         self.add_state("kept_keys", [])
@@ -146,7 +147,7 @@ class BranchSpectra(SumMetric):
         Rows with NaN or infinity, or with squares out of range, are excluded and counted.
         """
         has_positives = positive is not None
-        # Targets stand in for outputs that are not passed.
+        # Targets stand in for outputs that are not passed; `is target` recognises them below.
         positive = target if positive is None else positive
         projection = target if projection is None else projection
         outputs = [online, target, positive, projection]

@@ -82,6 +82,7 @@ def _add_positives(
     exchanged = root.roll(n, 1)
     C_plus = exchanged @ root.mT / (2 * n)
     moments.lam_plus = descending(C_plus)
+    # Z u, Z_+ u and J B u, where B^T (J B u) = 2 N C_+ u.
     z_u = gram @ w
     plus_u = cross.mT @ w
     energy = (z_u * plus_u).sum(0) / n

@@ -87,7 +87,7 @@ def exponential_entropy(weights: Tensor, eps: float = 0.0) -> Tensor:
     is_positive = total > 0
     p = weights / torch.where(is_positive, total, 1.0) + eps
     entropy = torch.special.entr(p).sum()
-    return torch.where(is_positive, entropy.exp(), total)  # 0, or NaN
+    return torch.where(is_positive, entropy.exp(), total)  # total is 0 or NaN
 
 
 def effective_rank(lam_or_C: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     (1.5, 1.0)
     """
     lam = _of_covariance(lam)
-    # Noise is excluded; the sum is NaN, and no eigenvalue remains, where lam is NaN.
+    # Noise is excluded. If lam is NaN, so is its sum, and no eigenvalue remains.
     is_signal = lam > ROUNDING * lam.sum()
     end = min(last, int(is_signal.sum()))
     if end - first + 1 < 3:  # two points always lie on a line

@@ -39,7 +39,7 @@ class SumMetric(Metric):
         self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
 
     def _sync_dist(self, *args: Any, **options: Any) -> None:
-        """Add each sum over all processes in place; torchmetrics has a copy to restore.
+        """Add each sum over all processes, in place; torchmetrics restores its own copy afterwards.
 
         torchmetrics (1.8) itself would gather the matrices of all processes and then add them.
         """

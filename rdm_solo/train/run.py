@@ -21,7 +21,7 @@ from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import backbones, building
 from rdm_solo.runs import ownership, saved_config
 from rdm_solo.train import checks, claims, processes, reporting, stopping
-from rdm_solo.train.training_data import DataModule, derive, fit_batch, make_data
+from rdm_solo.train.training_data import DataModule, derive, limit_batch, make_data
 
 log = logging.getLogger("rdm_solo")
 
@@ -39,7 +39,7 @@ def run(
     """
     checks.check(cfg)
     dataset, views = make_data(cfg)
-    cfg = fit_batch(cfg, dataset)
+    cfg = limit_batch(cfg, dataset)
     model_cfg, derived = derive(cfg, dataset, views)
 
     terminal.silence_third_party()

@@ -45,7 +45,7 @@ def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
     return dataset, views
 
 
-def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
+def limit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
     """Return the config with a batch size that the data set can fill."""
     largest = len(dataset.train) // world_size(cfg.trainer)
     if cfg.batch_size <= largest:
