@@ -91,8 +91,12 @@ def read_file(path: Path, other_objects: bool = False) -> Any:
         zipped = zipfile.is_zipfile(path)  # since torch 1.6
         if zipped:
             with zipfile.ZipFile(path) as file:
-                if damaged := file.testzip():
-                    raise UserError(f"bytes have changed since it was written (in {damaged})")
+                damaged = file.testzip()
+                for info in file.infolist():
+                    if info.external_attr & 0x10:  # a folder, of which torch reads garbage
+                        damaged = info.filename
+            if damaged:
+                raise UserError(f"bytes have changed since it was written (in {damaged})")
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:

@@ -39,6 +39,17 @@ def written(folder: Path, *epochs: int) -> Path:
     return folder
 
 
+def test_a_record_that_became_a_folder_is_noticed(tmp_path):
+    """torch would leave the tensor's memory as it is."""
+    path = written(tmp_path, 3) / files.CHECKPOINT
+    data = bytearray(path.read_bytes())
+    name = data.rindex(b"archive/data/0")  # in the zip's directory, behind 46 bytes of its entry
+    data[name - 8] |= 0x10
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="data/0"):
+        checkpoints.read(path)
+
+
 @pytest.mark.drill
 def test_a_changed_byte_or_a_torn_file_is_noticed_or_harmless(tmp_path):
     path = written(tmp_path, 3) / files.CHECKPOINT
