@@ -238,7 +238,11 @@ def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor) -> Tensor:
 
 
 def smoothed_rank(lam: Tensor, k: int) -> Tensor:
-    """Return LiDAR from k eigenvalues; missing eigenvalues count as zero."""
+    """Return LiDAR from k eigenvalues; missing eigenvalues count as zero.
+
+    >>> bool(smoothed_rank(torch.ones(2), 3) == smoothed_rank(torch.tensor([1.0, 1.0, 0.0]), 3))
+    True
+    """
     missing = lam.new_zeros(k - len(lam))
     lam = torch.cat([lam, missing])
     rank = exponential_entropy(lam + EPSILON)
