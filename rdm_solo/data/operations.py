@@ -7,6 +7,7 @@ Images ``x`` are floats in [0, 1] of shape ``(n, C, H, W)`` on any device. Param
 CPU. On a CPU, a sample's result has the same bits in every batch.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -202,8 +203,8 @@ def luma(x: Tensor) -> Tensor:
     >>> luma(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)).item()  # doctest: +ELLIPSIS
     0.298...
     """
-    red, green, blue = torch.split(x, 1, dim=1)
-    return 0.2989 * red + 0.587 * green + 0.114 * blue
+    red, green, blue = x[:, 0:1], x[:, 1:2], x[:, 2:3]
+    return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue)
 
 
 def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
@@ -217,25 +218,19 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     >>> blend(x, torch.tensor([0, 1]), torch.tensor([1.5, 1.5]))[:, 0, 0, 0]
     tensor([0.7500, 0.5000])
     """
-    factor = factor.to(x.dtype)
-    rest = 1 - factor
-    share_of_mean = rest * (operation == CONTRAST)
-    share_of_grey = rest * (operation == SATURATION)
-    shares = torch.stack((factor, share_of_mean, share_of_grey))
-    shares = match(x, shares)[..., None, None, None]  # one transfer for all three
-    factor, share_of_mean, share_of_grey = shares
+    factor = match(x, factor).view(-1, 1, 1, 1)
+    contrast = match(x, operation == CONTRAST).view(-1, 1, 1, 1)
+    saturation = match(x, operation == SATURATION).view(-1, 1, 1, 1)
     grey = x
     if x.shape[1] == 3:
         grey = luma(x)
     # In float64, so that the bits of a sample's mean do not depend on its batch.
     total = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
-    mean = total / grey[0].numel()
-    mean = mean.to(x.dtype)
-    reference = grey * share_of_grey
-    reference.add_(mean * share_of_mean)
-    x.mul_(factor)
-    x.add_(reference)
-    return x.clamp_(0, 1)
+    mean = (total / grey[0].numel()).to(x.dtype)
+    rest = 1 - factor
+    reference = grey * (rest * saturation)
+    reference.add_(mean * (rest * contrast))
+    return x.mul_(factor).add_(reference).clamp_(0, 1)
 
 
 def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
@@ -283,7 +278,7 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Change brightness, contrast, saturation and hue as ``ColorJitter`` does, **in place**.
+    """Change brightness, contrast, saturation and hue as ``ColorJitter`` does.
 
     ``factors`` (``(n, 4)``) has a column for each operation in that order. ``order[i, k]``
     (``(n, 4)``) is the ``k``-th operation (0 to 3) of sample ``i``. Saturation and hue apply to RGB
@@ -291,21 +286,36 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
     >>> factors = torch.tensor([[0.5, 2.0, 1.0, 0.0]]).expand(2, 4)
     >>> order = torch.tensor([[0, 1, 2, 3], [1, 0, 2, 3]])
-    >>> x = torch.tensor([0.0, 0.8]).view(1, 1, 1, 2).repeat(2, 3, 1, 1)
+    >>> x = torch.tensor([0.0, 0.8]).view(1, 1, 1, 2).expand(2, 3, 1, 2)
     >>> color_jitter(x, factors, order)[:, 0, 0]
     tensor([[0.0000, 0.6000],
             [0.0000, 0.5000]])
     """
     rgb = x.shape[1] == 3
-    last_blend = SATURATION if rgb else CONTRAST
-    factors_in_order = factors.gather(1, order)
-    for operation, factor in zip(order.unbind(1), factors_in_order.unbind(1)):
-        is_blend = operation <= last_blend
-        x = apply_where(is_blend, blend, x, operation, factor)
-        if rgb:
-            is_hue = operation == HUE
-            x = apply_where(is_hue & (factor != 0), shift_hue, x, factor)
-    return x
+    operations = [BRIGHTNESS, CONTRAST]
+    if rgb:
+        operations.append(SATURATION)
+    is_blend = torch.isin(order, torch.tensor(operations))
+    # All samples take their first blend together, then their second, and so on, since one formula
+    # covers the three. The costly hue shift comes before the first blend of some samples and after
+    # the third of others. Sorted by that number, samples that shift at the same time are a slice.
+    is_hue = order == HUE
+    blends_before_hue = (is_blend.cumsum(1) * is_hue).sum(1)
+    by_stage = blends_before_hue.argsort(stable=True)
+    ends = blends_before_hue.bincount(minlength=len(operations) + 1).cumsum(0)
+    blends = order[is_blend].view(-1, len(operations))[by_stage]
+    factors = factors[by_stage]
+    shifts_hue = rgb and bool(factors[:, HUE].any())
+    indices = by_stage.to(x.device, non_blocking=True)
+    x = x.index_select(0, indices)
+    for stage, (low, high) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        if shifts_hue and low < high:
+            shift_hue(x[low:high], factors[low:high, HUE])
+        if stage < len(operations):
+            operation = blends[:, stage]
+            factor = factors.gather(1, operation[:, None])
+            blend(x, operation, factor[:, 0])
+    return torch.empty_like(x).index_copy_(0, indices, x)
 
 
 def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
