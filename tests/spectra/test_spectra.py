@@ -20,8 +20,8 @@ from rdm_solo.spectra import (
     correlation,
     effective_rank,
 )
-from rdm_solo.spectra.comparison import monotonicity
-from rdm_solo.spectra.logits import low_rank_spectrum
+from rdm_solo.spectra.comparison import monotonicity, spearman
+from rdm_solo.spectra.logits import StepCorrelation, low_rank_spectrum
 
 MATRICES = {}
 SAMPLE = {"max_dim": 4, "sample": 256}
@@ -285,3 +285,21 @@ def test_rank_and_variance_around_each_steps_mean_equal_numpys(options, batch, o
     rel = max(1e-9, 1e-13 / spread)  # rounding of the second moment, which is mostly the mean's
     expected = {"feature/spread": spread, "erank/centred": numpy_erank(deviations)}
     assert {name: scalars[name] for name in expected} == pytest.approx(expected, rel=rel)
+
+
+@pytest.mark.parametrize("decimals", [0, 10])
+def test_spearman_equals_scipys_with_and_without_ties(decimals):
+    a, b = np.random.default_rng(0).normal(size=(2, 30)).round(decimals)
+    expected = scipy.stats.spearmanr(a, b).statistic
+    assert spearman(torch.tensor(a), torch.tensor(b)).item() == pytest.approx(expected)
+
+
+def test_step_correlation_equals_numpys():
+    y = features("1/i", 480, 12).double() + 3
+    metric = StepCorrelation(12)
+    for step in y.split(60):
+        metric.update(step)
+    C, C_means = metric.compute()
+    means = y.reshape(8, 60, 12).numpy().mean(1)
+    np.testing.assert_allclose(C, y.T @ y / 480, rtol=1e-12)
+    np.testing.assert_allclose(C_means, means.T @ means / 8, rtol=1e-12)
