@@ -80,9 +80,12 @@ def processes_in(folder: Path, variable: str = "") -> list[int]:
 
 def wait_for_epoch(number: int, process: subprocess.Popen[str]) -> None:
     """Read the output of a run or a sweep until an epoch has finished."""
+    lines = []
     for line in process.stdout:
+        lines.append(line)
         if line.startswith(f"epoch {number}/"):
             return
+    raise AssertionError(f"ended before epoch {number}:\n{''.join(lines)}")
 
 
 @pytest.mark.process
