@@ -12,15 +12,11 @@ from rdm_solo.data.images import Dataset, Images
 HELD_OUT_DIGITS = 360  # in the study of the warnings
 
 
-def split(images: Images, count: int, *seed: str) -> tuple[Images, Images]:
+def split(images: Images, count: int, *seed: str) -> list[Images]:
     """Return ``count`` randomly drawn images, and the others."""
     order = torch.randperm(len(images), generator=generator(*seed))
-    chosen = order[:count]
-    rest = order[count:]
-    return (
-        Images(images.images[chosen], images.labels[chosen]),
-        Images(images.images[rest], images.labels[rest]),
-    )
+    parts = order.tensor_split([count])
+    return [Images(images.images[part], images.labels[part]) for part in parts]
 
 
 def digits_to_train() -> Dataset:

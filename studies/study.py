@@ -21,8 +21,8 @@ class Study:
     """A plan of runs, the measurement of one run, and the analysis that the pages show.
 
     ``planned(table)`` lists the runs. A run is a tuple with its values of the columns ``key``.
-    ``measure(*run)`` trains it and returns its row of the table. ``analyse(table)`` returns the
-    values that the templates ``page.md`` and ``page_appendix.md`` name. ``draw(table, folder)``
+    ``measure(*run)`` trains it and returns the other columns of its row. ``analyse(table)`` returns
+    the values that the templates ``page.md`` and ``page_appendix.md`` name. ``draw(table, folder)``
     saves figures.
     """
 
@@ -46,11 +46,6 @@ class Study:
             return pd.DataFrame(columns=self.key)
         return pd.read_csv(path, dtype=str, keep_default_na=False)
 
-    def add(self, row: dict[str, str]) -> None:
-        """Add a row to the table, whose file is replaced atomically."""
-        table = pd.concat([self.read(), pd.DataFrame([row])])
-        write_atomically(self.folder / "runs.csv", table.to_csv(index=False))
-
     def missing(self, table: pd.DataFrame) -> list[Any]:
         """Return the planned runs that the table lacks."""
         rows = table[list(self.key)].astype(str)
@@ -58,14 +53,20 @@ class Study:
         runs = dict.fromkeys(self.planned(table))  # a run of two questions is planned twice
         return [run for run in runs if tuple(map(str, run)) not in present]
 
+    def row(self, *run: Any) -> dict[str, str]:
+        """Train a run and return its row of the table."""
+        key = map(str, run)
+        return dict(zip(self.key, key)) | self.measure(*run)
+
     def train(self, jobs: int, most: int | None) -> None:
         """Train missing runs, ``jobs`` at a time. After a failure no further run starts."""
         lock = threading.Lock()
 
         def train_one(run: Any) -> None:
-            row = self.measure(*run)
+            row = pd.DataFrame([self.row(*run)])
             with lock:
-                self.add(row)
+                table = pd.concat([self.read(), row])
+                write_atomically(self.folder / "runs.csv", table.to_csv(index=False))
 
         # The results of the first runs can decide which runs follow.
         while runs := self.missing(self.read())[:most]:

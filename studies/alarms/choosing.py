@@ -25,7 +25,7 @@ def scores(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def regrets(table: pd.DataFrame, bootstrap: bool) -> pd.DataFrame:
-    """Return the regret in each draw of one seed per setting, by pool, data set and way.
+    """Return the regret in each draw of one seed per setting, by way, data set and pool.
 
     ``bootstrap`` also draws the pool's settings with replacement, except the default, which stays.
     """
@@ -34,7 +34,7 @@ def regrets(table: pd.DataFrame, bootstrap: bool) -> pd.DataFrame:
     regrets = {}
     for name, pool in PLAN["pools"].items():
         default = pool["default"]
-        settings = [default, *(setting for setting in pool["among"] if setting != default)]
+        settings = list(dict.fromkeys([default, *pool["among"]]))  # the default is the first
         n = len(settings)
         for data in DATA_TO_CHOOSE:
             drawn = np.tile(np.arange(n), (DRAWS, 1))
@@ -43,7 +43,8 @@ def regrets(table: pd.DataFrame, bootstrap: bool) -> pd.DataFrame:
             seeds = dice.integers(PLAN["seeds"], size=(DRAWS, n))
             runs = chosen.loc[data].loc[settings]
             regrets[name, data] = regret(runs, PLAN["seeds"] * drawn + seeds)
-    return pd.concat(regrets, axis=1, names=["pool", "data", "way"])
+    table = pd.concat(regrets, axis=1, names=["pool", "data", "way"])
+    return table.reorder_levels(["way", "data", "pool"], axis=1)
 
 
 def regret(runs: pd.DataFrame, drawn: np.ndarray) -> pd.DataFrame:
@@ -57,8 +58,8 @@ def regret(runs: pd.DataFrame, drawn: np.ndarray) -> pd.DataFrame:
     picked[RANDOM] = (accuracy * alive).sum(1) / alive.sum(1)
     picked[DEFAULT] = accuracy[:, 0]
     for name, values in scores(runs).fillna(-np.inf).items():
-        best = values.to_numpy()[drawn].argmax(1)
-        picked[name] = accuracy[range(DRAWS), best]
+        choice = values.to_numpy()[drawn].argmax(1)
+        picked[name] = accuracy[range(DRAWS), choice]
     best = accuracy.max(1, keepdims=True)
     return best - pd.DataFrame(picked)[WAYS]
 
@@ -74,13 +75,13 @@ class Regrets:
         """Return the mean regret over pools, minus that of a baseline, and its interval."""
         means = []
         for regret in (self.exact, self.drawn):
-            values = regret.xs(way, axis=1, level="way")
+            values = regret[way]
             if baseline:
-                values = values - regret.xs(baseline, axis=1, level="way")
+                values = values - regret[baseline]
             if way == LOSS:  # the losses of different methods cannot be compared
                 values = values.drop(columns="method", level="pool")
             if data:
-                values = values.xs(data, axis=1, level="data")
+                values = values[data]
             means.append(values.mean(axis=1))
         exact, drawn = means
         low, high = drawn.quantile([0.025, 0.975])
@@ -89,7 +90,7 @@ class Regrets:
 
     def in_pools(self, way: str) -> list[str]:
         """Return for each pool the mean regret on each data set."""
-        means = self.exact.xs(way, axis=1, level="way").mean().map("{:.1f}".format)
+        means = self.exact[way].mean().map("{:.1f}".format)
         return means.groupby("pool", sort=False).agg(", ".join).tolist()
 
 

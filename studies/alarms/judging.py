@@ -1,9 +1,9 @@
 """Which runs failed, and in which epoch the package's rules or simpler ones report a collapse."""
 
-import math
 import random
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from rdm_solo.collapse.rules import RULES, WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
@@ -14,7 +14,7 @@ from studies.study import numbers, series
 BOUNDS = Bounds(warmup=3)
 CLASSES = {"textures": 12, "angles": 12, "digits": 10}
 PREVALENCE = 0.1  # share of failed runs for which precision is stated
-KINDS = {rule.kind for rule in RULES} - {WRONG_WAY}
+KINDS = [rule.kind for rule in RULES if rule.kind != WRONG_WAY]
 
 
 def gains(table: pd.DataFrame) -> pd.Series:
@@ -27,24 +27,25 @@ def failed(table: pd.DataFrame) -> pd.Series:
     return gains(table) < PLAN["margin"]
 
 
-def kinds_by_epoch(epochs: pd.DataFrame, k: int, classes: int | None) -> pd.Series:
-    """Return the kinds of collapse that the package reports after each epoch of a run."""
-    kinds = []
+def first_reports(epochs: pd.DataFrame, k: int, classes: int | None) -> pd.Series:
+    """Return the first epoch in which the package reports each kind of collapse."""
+    first = {}
     measured = []
     for number, values in enumerate(epochs.to_dict("records")):
         measured.append(MeasuredEpoch.read(values, number, k, classes))
-        kinds.append(set(kinds_of_collapse(measured, BOUNDS)))
-    return pd.Series(kinds)
+        for kind in kinds_of_collapse(measured, BOUNDS):
+            first.setdefault(kind, number)
+    return pd.Series(first, dtype=float)
 
 
-def is_below(epochs: pd.DataFrame, bounds: pd.Series) -> pd.Series:
-    """Return after which epochs a column was below its bound twice in a row.
+def first_below(epochs: pd.DataFrame, bounds: pd.Series) -> float:
+    """Return the first epoch in which a column is below its bound for the second time in a row.
 
     Only measured epochs after the warm-up count.
     """
     measured = epochs[bounds.index][BOUNDS.warmup + 1 :].dropna()
     low = (measured < bounds).any(axis=1)
-    return low & low.shift(fill_value=False)
+    return low[low & low.shift(fill_value=False)].index.min()
 
 
 def first_alarms(run: Mapping[str, str]) -> dict[str, float]:
@@ -52,22 +53,19 @@ def first_alarms(run: Mapping[str, str]) -> dict[str, float]:
     columns = {name: series(run[name]) for name in PLAN["recorded"]["every epoch"]}
     epochs = pd.DataFrame(columns)  # epoch 0 is the untrained network
     k = int(run["dimensions"])
-    kinds = kinds_by_epoch(epochs, k, CLASSES[run["data"]])
-    kinds_without_labels = kinds_by_epoch(epochs.drop(columns=PLAN["labels"]), k, None)
+    reports = first_reports(epochs, k, CLASSES[run["data"]])
+    reports_without_labels = first_reports(epochs.drop(columns=PLAN["labels"]), k, None)
     first = {}
     for name, rule in PLAN["rules"].items():
         if "below" in rule:
             bounds = pd.Series(rule["below"])
             if "above untrained" in rule:
                 bounds += epochs.loc[0, bounds.index]
-            alarms = is_below(epochs, bounds)
-        else:
-            reported = kinds_without_labels if "without labels" in rule else kinds
-            judged = KINDS if rule["kinds"] == "all" else set(rule["kinds"])
-            alarms = reported.map(judged.intersection).astype(bool)
-        first[name] = math.nan
-        if alarms.any():
-            first[name] = alarms.idxmax()
+            first[name] = first_below(epochs, bounds)
+            continue
+        reported = reports_without_labels if "without labels" in rule else reports
+        kinds = KINDS if rule["kinds"] == "all" else rule["kinds"]
+        first[name] = reported.reindex(kinds).min()
     return first
 
 
@@ -78,19 +76,19 @@ def judge(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """
     table = table[table["diverged"] == ""]
     alarms = pd.DataFrame(map(first_alarms, table.to_dict("records")), table.index)
-    has_softmax = table["method"].map(lambda name: METHODS[name].softmax)
     runs = table[["data", "setting", "method"]]
     runs = runs.assign(gain=gains(table), failed=failed(table))
     judged = {}
     for name, rule in PLAN["rules"].items():
         judged[name] = runs.assign(alarm=alarms[name])
         if "softmax" in rule:
+            has_softmax = runs["method"].map(lambda method: METHODS[method].softmax)
             judged[name] = judged[name][has_softmax]
     return judged
 
 
-def counts(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return for each setting the failed runs, those detected, healthy runs, and false alarms."""
+def counts(runs: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
+    """Return for each group the failed runs, those detected, healthy runs, and false alarms."""
     alarm = runs["alarm"].notna()
     failed = runs["failed"]
     columns = {
@@ -99,7 +97,7 @@ def counts(runs: pd.DataFrame) -> pd.DataFrame:
         "false": alarm & ~failed,
         "healthy": ~failed,
     }
-    return pd.DataFrame(columns).groupby(runs["setting"], sort=False).sum()
+    return pd.DataFrame(columns).groupby(groups, sort=False).sum()
 
 
 def shares(counts: pd.DataFrame) -> pd.DataFrame:
@@ -121,9 +119,7 @@ def intervals(counts: pd.DataFrame) -> pd.DataFrame:
     """
     dice = random.Random(0)
     settings = range(len(counts))
-    samples = []
-    for _ in range(2000):
-        drawn = dice.choices(settings, k=len(settings))
-        samples.append(counts.to_numpy()[drawn].sum(0))
-    samples = pd.DataFrame(samples, columns=counts.columns)
+    drawn = [dice.choices(settings, k=len(settings)) for _ in range(2000)]
+    sums = counts.to_numpy()[np.array(drawn)].sum(1)
+    samples = pd.DataFrame(sums, columns=counts.columns)
     return shares(samples).quantile([0.025, 0.975], interpolation="higher")

@@ -8,7 +8,7 @@ import pandas as pd
 from studies.alarms.choosing import BASELINES, WAYS, Regrets, tau_of_all_runs, tau_of_choosing
 from studies.alarms.judging import counts, intervals, judge, shares
 from studies.alarms.plan import DATA_TO_CHOOSE, PLAN, TEST, TUNE
-from studies.alarms.runs import VERSIONS, measure, planned
+from studies.alarms.runs import measure, planned
 from studies.intervals import rate
 from studies.study import Study, series
 
@@ -17,21 +17,19 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     """Return the values that the pages name."""
     test = table[table["part"] == TEST]
     judged = judge(test)
-    by_setting = {name: counts(runs) for name, runs in judged.items()}
+    by_setting = {name: counts(runs, runs["setting"]) for name, runs in judged.items()}
     sums = pd.DataFrame({name: counted.sum() for name, counted in by_setting.items()}).T
     runs = judged["**destroyed encoder**"]
     below = judged["kNN below the untrained network's"]
+    below = below[~below["failed"]]
+    dips = below.dropna(subset="alarm").index
     outputs = judged["outputs: complete or dimensional collapse"]
-    flagged = runs[runs["alarm"].notna()]
-    dips = below[below["alarm"].notna() & ~below["failed"]]
-    large = runs["gain"] <= -5
-    by_group = {}
-    for title, groups in {
+    flagged = runs.dropna(subset="alarm")
+    groups = {
         "data set": runs["data"],
         "method": runs["method"],
         "kind of setting": runs["setting"].str.split(",").str[0],
-    }.items():
-        by_group[title] = {name: counts(group).sum() for name, group in runs.groupby(groups)}
+    }
     return {
         "plan": PLAN,
         "test": test,
@@ -42,13 +40,13 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "intervals": {name: intervals(counted) for name, counted in by_setting.items()},
         "flagged": flagged,
         "quartiles": statistics.quantiles(flagged["gain"], n=4),
-        "large": runs[runs["failed"] & large],
-        "small": runs[runs["failed"] & ~large],
-        "below": below[~below["failed"]],
-        "stayed": test.loc[dips.index, "val/knn_acc1"].map(ends_below),
+        "large": runs[runs["failed"] & (runs["gain"] <= -5)],
+        "small": runs[runs["failed"] & (runs["gain"] > -5)],
+        "below": below,
+        "stayed": test.loc[dips, "val/knn_acc1"].map(ends_below),
         "outputs": outputs[~outputs["failed"]],
-        "survivors": outputs.loc[outputs["alarm"].notna(), "gain"] >= 5,
-        "by_group": by_group,
+        "survivors": outputs.dropna(subset="alarm")["gain"] >= 5,
+        "by_group": {title: counts(runs, group).sort_index() for title, group in groups.items()},
         "rate": rate,
         "mistakes": runs[runs["failed"] == runs["alarm"].isna()],
         "taus": tau_of_all_runs(test),
@@ -57,7 +55,6 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "baselines": BASELINES,
         "regrets": Regrets(table),
         "choosing_taus": tau_of_choosing(table),
-        "versions": VERSIONS.read_text().splitlines(),
     }
 
 

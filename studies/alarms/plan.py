@@ -13,25 +13,6 @@ PLAN = read_plan("alarms/plan.yaml")
 TUNE, TEST, CHOOSE = "tune", "test", "choose"
 DATA_TO_CHOOSE = PLAN["data"][:2]
 
-# Of a setting that names no other value.
-DEFAULTS = {
-    "data": PLAN["data"],
-    "options": [],
-    "times": 1,
-    "batch_norm": True,
-    "rate": PLAN["rate"],
-    "backbones": PLAN["backbones"],
-    "draw": PLAN["draws"],
-}
-TO_CHOOSE = {
-    "data": DATA_TO_CHOOSE,
-    "times": PLAN["seeds"],
-    "batch_norm": True,
-    "rate": [1, 1],
-    "backbones": ["conv"],
-    "draw": {},
-}
-
 composing = threading.Lock()  # Hydra composes one config at a time
 
 
@@ -72,7 +53,7 @@ def settings_of(part: str) -> dict[str, dict[str, Any]]:
     settings = {}
     if part == CHOOSE:
         for name, options in PLAN["choose"].items():
-            settings[name] = TO_CHOOSE | {"options": options}
+            settings[name] = PLAN["defaults of choose"] | {"options": options}
         return settings
     for method, of_method in PLAN["methods"].items():
         for name, changes in PLAN["every method"].items():
@@ -86,7 +67,7 @@ def settings_of(part: str) -> dict[str, dict[str, Any]]:
 
 def merged(*entries: dict[str, Any]) -> Any:
     """Return the defaults, changed by each of the entries in turn."""
-    return OmegaConf.to_container(OmegaConf.merge(DEFAULTS, *entries))
+    return OmegaConf.to_container(OmegaConf.merge(PLAN["defaults"], *entries))
 
 
 def draw(run: Planned) -> list[str]:
@@ -100,7 +81,7 @@ def draw(run: Planned) -> list[str]:
         options = ["dataset=digits", *backbone["digits"]]
     else:
         options = ["dataset=textures", f"dataset.variant={run.data}", *backbone["textures"]]
-    options += [*PLAN["shared"], f"max_epochs={PLAN['epochs']}", *run.about["options"]]
+    options += PLAN["shared"] + [f"max_epochs={PLAN['epochs']}"] + run.about["options"]
     for name, choices in run.about["draw"].items():
         options.append(f"{name}={dice.choice(choices)}")
     options.append(f"seed={seed}")

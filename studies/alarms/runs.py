@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pandas as pd
 
@@ -14,8 +13,6 @@ from studies.alarms.plan import PLAN, Planned, all_runs, draw
 from studies.study import joined
 
 OUTCOME = "+callbacks.outcome"
-# A row's "versions" is the number of a line in this file, from 1 on.
-VERSIONS = Path(__file__).with_name("versions.txt")
 
 
 def planned(table: pd.DataFrame) -> list[tuple[str]]:
@@ -28,7 +25,7 @@ def planned(table: pd.DataFrame) -> list[tuple[str]]:
 
 
 def measure(name: str) -> dict[str, str]:
-    """Train a planned run and return its row."""
+    """Train a planned run and return the columns of the table."""
     run = all_runs()[name]
     options = draw(run)
     with training.trained([*options, *study_options(run)]) as (recorded, about):
@@ -36,7 +33,6 @@ def measure(name: str) -> dict[str, str]:
     for column in PLAN["recorded"]["last"]:
         values[column] = recorded.last(column)
     row = {
-        "name": name,
         "part": run.part,
         "data": run.data,
         "setting": run.setting,
@@ -49,7 +45,7 @@ def measure(name: str) -> dict[str, str]:
     for column in PLAN["recorded"]["every epoch"]:
         untrained = recorded.untrained.get(column, math.nan)
         row[column] = joined([untrained, *recorded.metrics.get(column, ())])
-    return row | about | {"versions": versions_line(about["versions"])}
+    return row | about
 
 
 def study_options(run: Planned) -> list[str]:
@@ -63,12 +59,3 @@ def study_options(run: Planned) -> list[str]:
     if run.data == "digits":
         options.append("dataset.source._target_=studies.images.digits_to_train")
     return options
-
-
-def versions_line(text: str) -> str:
-    """Return the number of the line with these versions, which is added if it is new."""
-    lines = VERSIONS.read_text().splitlines()
-    if text not in lines:
-        lines.append(text)
-        VERSIONS.write_text("\n".join(lines) + "\n")
-    return str(lines.index(text) + 1)

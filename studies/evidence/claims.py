@@ -52,7 +52,7 @@ class Judge:
                 other = self.runs[claim[rule]][column]
                 for row in rows_like(claim["rows"] + claim["controls"]):
                     pairs = self.runs[row][column] - other
-                    test = difference(pairs.to_numpy(), -claim.get("margin", 0))
+                    test = difference(pairs, -claim.get("margin", 0))
                     tests[row, claim[rule], column] = test
         self.tests = pd.DataFrame(tests).T
         self.tests["p"] = holm(self.tests["p"])
@@ -77,8 +77,8 @@ class Judge:
             if outcome == REPRODUCED:
                 passing[family(row)].append(self.named(row))
         numbers = []
-        texts = {}
-        shorts = {}
+        texts = defaultdict(list)  # rows by their verdict
+        shorts = defaultdict(list)
         for row in rows:
             outcome, number = self.judge_row(claim, row, is_control=False)
             numbers.append(number)
@@ -89,8 +89,8 @@ class Judge:
             elif outcome == REPRODUCED and passing[family(row)]:
                 text = f"{OPEN} (passed also by {', '.join(passing[family(row)])})"
                 short = f"{OPEN}, as controls pass too"
-            texts[row] = text
-            shorts[row.removeprefix("clustering: ").replace(": ", " ")] = short
+            texts[text].append(row)
+            shorts[short].append(row.removeprefix("clustering: ").replace(": ", " "))
         text = grouped(texts, "{}: {}")
         if rule in PAIRED and self.mostly_collapsed(claim[rule]):
             text += f"; compared with {self.named(claim[rule])}"
@@ -99,25 +99,29 @@ class Judge:
     def judge_row(self, claim: Claim, row: str, is_control: bool) -> tuple[str, str]:
         """Return a row's outcome by the claim's rule, and the numbers that decide about it."""
         rule = rule_of(claim)
+        outcome = FAILED
         if rule in PAIRED:
             (column,) = claim["columns"]
             test = self.tests.loc[row, claim[rule], column]
-            p = f"p = {test.p:.3f}" if test.p >= 0.001 else "p < 0.001"
+            p = "p < 0.001"
+            if test.p >= 0.001:
+                p = f"p = {test.p:.3f}"
             numbers = f"{test['mean']:+.2f} [{test.low:+.2f}, {test.high:+.2f}], {p}"
-            passes = (test["mean"] - test.zero) * PAIRED[rule] > 0
-            is_open = test.p >= PLAN["wrong_calls"]
+            if test.p >= PLAN["wrong_calls"]:
+                outcome = OPEN
+            elif (test["mean"] - test.zero) * PAIRED[rule] > 0:
+                outcome = REPRODUCED
         else:
             values = self.runs[row][claim["columns"]]
             by_seed = BOUNDS[rule](values, claim[rule]).all(axis=1)
             # Every seed of a row must pass, and no seed of a control. The numbers are the row's
             # worst values and the control's best ones.
-            passes = by_seed.any() if is_control else by_seed.all()
-            is_open = False
             extreme = "max" if is_control != (rule == "at_most") else "min"
             texts = values.agg(extreme).map("{:.2f}".format)
             numbers = f"{extreme} {', '.join(texts)}"
-        outcome = REPRODUCED if passes else FAILED
-        return OPEN if is_open else outcome, f"{self.named(row)} {numbers}"
+            if by_seed.all() or (is_control and by_seed.any()):
+                outcome = REPRODUCED
+        return outcome, f"{self.named(row)} {numbers}"
 
     def collapsed(self, row: str) -> tuple[int, int]:
         """Return how many of a row's runs have collapsed outputs, and how many can be judged."""
@@ -137,8 +141,7 @@ class Judge:
         """Return the row's name, with the number of runs whose outputs collapsed if it is most."""
         if not self.mostly_collapsed(row):
             return row
-        count, total = self.collapsed(row)
-        return f"{row} (outputs collapsed in {count} of {total})"
+        return "{} (outputs collapsed in {} of {})".format(row, *self.collapsed(row))
 
 
 def rule_of(claim: Claim) -> str:
@@ -158,11 +161,9 @@ def family(row: str) -> str:
     return row.partition(":")[0]
 
 
-def grouped(verdicts: Mapping[str, str], form: str) -> str:
+def grouped(rows: Mapping[str, Sequence[str]], form: str) -> str:
     """Return the verdict if all rows have the same, else each verdict with its rows."""
-    rows = defaultdict(list)
-    for row, verdict in verdicts.items():
-        rows[verdict].append(row)
     if len(rows) == 1:
-        return next(iter(rows))
+        (verdict,) = rows
+        return verdict
     return "; ".join(form.format(verdict, ", ".join(names)) for verdict, names in rows.items())

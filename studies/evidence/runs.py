@@ -30,23 +30,23 @@ def planned(table: pd.DataFrame) -> list[tuple[str, int]]:
 
 
 def measure(row: str, seed: int) -> dict[str, str]:
-    """Return one row of the table."""
-    key = {"row": row, "seed": str(seed), "status": training.OK}
+    """Train a run, or measure the pixels, and return the columns of the table."""
+    ok = {"status": training.OK}
     if row == PIXELS:
         digits = data.digits()
         train = data.loader(digits, "train", 512)
         val = data.loader(digits, "val", 512)
         accuracy = accuracies(nn.Flatten(), train, val)
-        return key | cells(at("end", accuracy))
+        return ok | cells(at("end", accuracy))
     with training.trained(options(row, seed)) as (run, about):
         if diverged := training.divergence(run):
-            return {**key, "status": f"failed: {diverged}", **about}
+            return {"status": f"failed: {diverged}", **about}
         *first, end = json.loads((run.folder / FILE).read_text()).values()
     values = at("end", end)
     if row != UNTRAINED:
         values |= at("third", *first)
         values |= spectra(run.metrics)
-    return key | cells(values) | about
+    return ok | cells(values) | about
 
 
 def options(row: str, seed: int) -> list[str]:

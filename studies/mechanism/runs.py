@@ -8,7 +8,7 @@ import pandas as pd
 
 from studies import training
 from studies.evidence.probe import FILE
-from studies.mechanism.plan import CELL, DATA, PLAN, SETTINGS, TUNING, Cell, Run, stages
+from studies.mechanism.plan import CELL, DATA, PLAN, SETTINGS, TUNING, Run, stages
 from studies.study import cells, numbers
 
 WARMUP = 6
@@ -56,16 +56,12 @@ def best_rate(tried: pd.Series) -> str:
     return tried.sort_index(key=pd.to_numeric).idxmax()
 
 
-def tuned_accuracies(table: pd.DataFrame) -> dict[Cell, pd.Series]:
-    """Return for each cell the mean accuracy of each rate that all tuning seeds have tried."""
-    tuning = with_seeds(table, TUNING)
+def tuned_accuracies(table: pd.DataFrame) -> pd.Series:
+    """Return the mean accuracy, by cell and rate, of the rates that all tuning seeds have tried."""
+    tuning = with_seeds(table, TUNING).astype({"epochs": int})
     linear = numbers(tuning["linear"]).where(tuning["status"] == training.OK, 0.0)
-    accuracies = {}
-    for (setting, data, epochs), rows in tuning.groupby(list(CELL)):
-        by_rate = linear[rows.index].groupby(rows["rate"])
-        complete = by_rate.count() == len(TUNING)
-        accuracies[Cell(setting, data, int(epochs))] = by_rate.mean()[complete]
-    return accuracies
+    by_rate = linear.groupby([tuning[name] for name in (*CELL, "rate")])
+    return by_rate.mean()[by_rate.count() == len(TUNING)]
 
 
 def with_seeds(table: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
@@ -98,14 +94,16 @@ def options(run: Run) -> list[str]:
 
 
 def measure(*key: Any) -> dict[str, str]:
-    """Return one row of the table; a diverged run has the accuracy of its untrained network."""
-    planned = Run(*key)
-    with training.trained(options(planned)) as (run, about):
+    """Train a run and return the columns of the table.
+
+    A diverged run has the accuracy of its untrained network.
+    """
+    with training.trained(options(Run(*key))) as (run, about):
         probes = json.loads((run.folder / FILE).read_text())
     untrained = probes["0"]
     status = training.divergence(run) or training.OK
     if status == training.OK:
-        values = probes[str(planned.epochs)]
+        *_, values = probes.values()
         for name, column in PLAN["last"].items():
             values[name] = run.last(column)
         epochs = pd.DataFrame(run.metrics)
@@ -114,5 +112,4 @@ def measure(*key: Any) -> dict[str, str]:
     else:
         values = untrained | {"erank": 1.0}
     values["linear untrained"] = untrained["linear"]
-    row = {name: str(value) for name, value in planned._asdict().items()}
-    return {**row, "status": status, **cells(values), **about}
+    return {"status": status, **cells(values), **about}

@@ -22,13 +22,11 @@ def planned(table: pd.DataFrame) -> list[tuple[str, int]]:
 
 
 def measure(name: str, seed: int) -> dict[str, str]:
-    """Train a method with a seed and return its row."""
+    """Train a method with a seed and return the columns of the table."""
     options = [*PLAN["shared"], f"method={name}", f"seed={seed}"]
     with training.trained(options) as (run, about):
         warnings = run.summary["warnings"]
     row = {
-        "method": name,
-        "seed": str(seed),
         "diverged": training.divergence(run),
         "dimensions": str(run.config.method.kwargs.proj_output_dim),
         "warnings": "; ".join(f"{w['kind']} in epoch {w['epoch']}" for w in warnings),

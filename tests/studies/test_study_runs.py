@@ -36,15 +36,13 @@ RUNS = {
 
 @pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
 @pytest.mark.parametrize("study", RUNS, ids=lambda study: study.name)
-def test_a_run_becomes_a_row(study, monkeypatch, tmp_path):
+def test_a_run_becomes_a_row(study, monkeypatch):
     monkeypatch.setattr(training, "train", train_two_epochs)
     monkeypatch.setattr(outcome, "MOST_ITERATIONS", 10)
     monkeypatch.setattr(evidence, "PROBED", (1, 2))
     monkeypatch.setattr(evidence, "WARMUP", 0)
     monkeypatch.setattr(mechanism, "WARMUP", 0)
-    monkeypatch.setattr(alarms, "VERSIONS", tmp_path / "versions.txt")
-    alarms.VERSIONS.write_text("the versions of another run\n")
-    row = study.measure(*RUNS[study])
+    row = study.row(*RUNS[study])
     for name, value in zip(study.key, RUNS[study]):
         assert row[name] == str(value)
     for name, cells in study.read().items():
