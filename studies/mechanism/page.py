@@ -18,7 +18,7 @@ from studies.training import OK
 
 
 class Numbers:
-    """The numbers that a question's text names."""
+    """The numbers that a question's text names, from the runs of its last stage."""
 
     def __init__(self, table: pd.DataFrame, question: str) -> None:
         self.runs = deciding_runs(table, question)
@@ -30,24 +30,22 @@ class Numbers:
     def difference(self, first: str, other: str, data: str, epochs: int = EPOCHS) -> str:
         """Return the difference of two settings in linear accuracy, with its interval."""
         sample = pairs(self.runs, "linear", first, other)[data, epochs]
-        return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**difference(sample.to_numpy()))
+        return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**difference(sample))
 
 
 def deciding_runs(table: pd.DataFrame, question: str) -> pd.DataFrame:
     """Return the runs of the last stage of a question."""
-    if question in SECOND["questions"]:
-        return runs_of(table, SECOND["seeds"])
-    return runs_of(table, SEEDS)
+    repeated = question in SECOND["questions"]
+    return runs_of(table, SECOND["seeds"] if repeated else SEEDS)
 
 
 def summary(table: pd.DataFrame, cells: list[Cell], seeds: list[int]) -> pd.DataFrame:
     """Return mean and standard deviation of every column in each cell."""
     groups = runs_of(table, seeds).groupby(list(CELL))
     texts = groups.agg(in_words)
-    texts.insert(0, "n", groups["linear"].count())
-    counted = with_seeds(table, seeds).astype({"epochs": int})
-    rates = counted.groupby(list(CELL))["rate"].first()
+    rates = with_seeds(table, seeds).astype({"epochs": int}).groupby(list(CELL))["rate"].first()
     texts.insert(0, "rate", rates.replace("", "–"))
+    texts.insert(1, "n", groups["linear"].count())
     return texts.loc[cells]
 
 

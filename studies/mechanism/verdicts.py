@@ -1,8 +1,8 @@
 """Answer the trial's questions from its runs, by the rules of ``plan.yaml``."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Sequence
+from itertools import combinations, compress
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ VARIANTS = ["textures", "angles"]  # a verdict needs both
 OPEN = "undecided"
 MATCHED = ["truncation", "rotated", "rotated anew", "noise"]
 WITHOUT_GAP = [("both", "identity"), ("both, none stopped", "identity, none stopped")]
-METHODS, FILTERS = ("SimSiam", "BYOL"), ("learnable", "-0.3", "-0.5", "-1")
+METHODS = ("SimSiam", "BYOL")
+FILTERS = {"learnable": "learnable", "-0.3": "σ^-0.3", "-0.5": "σ^-0.5", "-1": "σ^-1"}
 MARGIN = PLAN["margin"]
 
 Tests = list[dict[str, Any]]
@@ -44,11 +45,10 @@ def compare(
     """Test whether pairs of settings differ by ``zero``, on each data set and length of both."""
     tests = []
     for first, other in settings:
-        samples = pairs(runs, column, first, other).groupby(["data", "epochs"])
-        for (data, epochs), sample in samples:
+        differences = pairs(runs, column, first, other)
+        for (data, epochs), sample in differences.groupby(["data", "epochs"]):
             about = {"first": first, "other": other, "data": data, "epochs": epochs}
-            test = difference(sample.to_numpy(), zero)
-            tests.append({**about, "column": column, **test})
+            tests.append({**about, "column": column, **difference(sample, zero)})
     return tests
 
 
@@ -151,18 +151,21 @@ def schedule(runs: pd.DataFrame) -> Answer:
         about = {"first": fixed, "other": "slope", "data": "digits", "epochs": "all"}
         tests.append({**about, "column": "linear", **difference(slopes)})
     judged = judge(tests)
-    words = {1: "superior", 0: OPEN, -1: "inferior"}
+    by_zero = judged.set_index(["first", "zero", "data", "epochs"])["sign"]
     changes = {1: "its advantage grows", 0: "no change was shown", -1: "its advantage shrinks"}
     sentences = []
     for method, (fixed, _) in zip(METHODS, settings):
-        of_method = judged[judged["first"] == fixed]
-        signs = of_method.set_index(["zero", "data", "epochs"])["sign"]
+        signs = by_zero[fixed]
         change = changes[signs.pop((0.0, "digits", "all"))]
         places = defaultdict(list)
         for (data, epochs), sign in signs[0.0].items():
-            word = words[sign]
-            if sign <= 0 and signs[-MARGIN, data, epochs] > 0:
+            word = OPEN
+            if sign > 0:
+                word = "superior"
+            elif signs[-MARGIN, data, epochs] > 0:
                 word = "not inferior"
+            elif sign < 0:
+                word = "inferior"
             places[f"{word} on {data}"].append(str(epochs))
         listed = ", ".join(f"{place} ({', '.join(n)})" for place, n in places.items())
         sentences.append(f"{method}: σ^-0.5 is {listed}. On digits {change} with longer training.")
@@ -176,37 +179,35 @@ def recommended(runs: pd.DataFrame) -> Answer:
     """
     on_variants = runs[runs.index.isin(VARIANTS, level="data")]
     means = on_variants["linear"].groupby(["setting", "data"]).mean().unstack()
-    names = {method: [f"{method} {name}" for name in FILTERS] for method in METHODS}
+    settings = {method: [f"{method} {name}" for name in FILTERS] for method in METHODS}
     tests = []
-    for settings in names.values():
-        tests += compare(on_variants, combinations(settings, 2), "linear")
+    for of_method in settings.values():
+        tests += compare(on_variants, combinations(of_method, 2), "linear")
     judged = judge(tests)
     signs = agreed(judged, "sign")["linear"]
-    both_ways = pd.concat([signs, -signs.swaplevel()])
-    wins = (both_ways > 0).groupby(level=0).sum()
+    wins = (pd.concat([signs, -signs.swaplevel()]) > 0).groupby(level=0).sum()
     sentences = []
-    for method, settings in names.items():
-        is_best = wins[settings] == len(settings) - 1
-        if is_best.any():
-            sentences.append(f"{method}: use {in_symbols(settings, is_best)}.")
-            continue
-        of_method = means.loc[settings]
-        is_close = (of_method >= of_method.max() - MARGIN).all(axis=1)
-        sentences.append(
-            f"{method}: none is significantly best; highest mean on both (within a point): "
-            f"{in_symbols(settings, is_close) or 'none'}."
-        )
+    for method, of_method in settings.items():
+        best = wins[of_method] == len(of_method) - 1
+        close = (means.loc[of_method] >= means.loc[of_method].max() - MARGIN).all(axis=1)
+        if best.any():
+            sentence = f"use {in_symbols(best)}."
+        else:
+            sentence = (
+                "none is significantly best; highest mean on both (within a point): "
+                f"{in_symbols(close)}."
+            )
+        sentences.append(f"{method}: {sentence}")
     return " ".join(sentences), judged
 
 
-def in_symbols(settings: Sequence[str], chosen: pd.Series) -> str:
-    """Return the filters of the chosen settings, such as "σ^-0.5, learnable"."""
-    filters = [setting.split()[1] for setting in settings if chosen[setting]]
-    return ", ".join(f"σ^{name}".replace("σ^learnable", "learnable") for name in filters)
+def in_symbols(chosen: pd.Series) -> str:
+    """Return the symbols of the chosen filters."""
+    return ", ".join(compress(FILTERS.values(), chosen)) or "none"
 
 
 # In the order of the page.
-RULES: dict[str, Callable[[pd.DataFrame], Answer]] = {
+RULES = {
     "sufficient": sufficient,
     "necessary": necessary,
     "rate": rate,

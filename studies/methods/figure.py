@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from rdm_solo import plots
 from rdm_solo.methods.descriptions import FAMILIES, METHODS
 from rdm_solo.plots import style
-from rdm_solo.runs.groups import over_seeds
 from studies.study import series
 
 # Column of the table, label of its axis.
@@ -22,14 +21,16 @@ PANELS = {
 @style.styled
 def figure(runs: pd.DataFrame) -> Figure:
     """Draw means over seeds, with a band from minimum to maximum."""
-    methods = [METHODS[name] for name in METHODS if name in set(runs["method"])]
-    present = {method.family for method in methods}
-    families = [family for family in FAMILIES if family in present]
+    recorded = set(runs["method"])
+    families = {}
+    for family in FAMILIES:
+        members = [m for m in METHODS.values() if m.family == family and m.name in recorded]
+        if members:
+            families[family] = members
     width = 0.6 + 2 * len(families)
     drawing = Figure(figsize=(width, 5.2), layout="constrained")
     grid = drawing.subplots(len(PANELS), len(families), sharex=True, sharey="row", squeeze=False)
-    for family, axes in zip(families, grid.T):
-        members = [method for method in methods if method.family == family]
+    for (family, members), axes in zip(families.items(), grid.T):
         looks = style.looks(method.label for method in members)
         for column, ax in zip(PANELS, axes):
             for method in members:
@@ -47,9 +48,9 @@ def figure(runs: pd.DataFrame) -> Figure:
 
 def draw_method(ax: Axes, cells: pd.Series, look: dict[str, str]) -> None:
     by_epoch = pd.DataFrame(cells.map(series).tolist())  # shorter runs end with NaN
-    curve = over_seeds(by_epoch.columns + 1, by_epoch.to_numpy())
-    ax.plot(curve.x, curve.mean, **{**look, "marker": ""})
-    ax.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.15)
+    epochs = by_epoch.columns + 1
+    ax.plot(epochs, by_epoch.mean(), **{**look, "marker": ""})
+    ax.fill_between(epochs, by_epoch.min(), by_epoch.max(), color=look["color"], alpha=0.15)
 
 
 def draw(table: pd.DataFrame, folder: Path) -> None:
