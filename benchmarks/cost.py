@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from benchmarks.memory import peak_bytes
-from benchmarks.timing import interleaved, parse, parser, ratio
+from benchmarks.timing import interleaved, ratio, run_command
 from rdm_solo import methods
 from rdm_solo.cli import arguments
 from rdm_solo.methods import optimizers
@@ -95,11 +95,5 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
         )
 
 
-def main() -> None:
-    description = "time and peak memory of a step of every method and filter"
-    options = parse(parser("cost", description, overrides=True))
-    measure(options.runs, options.device, options.overrides)
-
-
 if __name__ == "__main__":
-    main()
+    run_command("cost", "time and peak memory of a step of every method and filter", measure)

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torchvision  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ import rdm_solo
 from benchmarks.cost import Step
 from benchmarks.filters import algorithm_2, batch_normed, spectrum_floor
 from benchmarks.spectra import Recorded
-from benchmarks.timing import processor
+from benchmarks.timing import Call, Calls, processor
 from rdm_solo.filters import SpectralFilter, get, relative_cut
 
 HALF = torch.bfloat16
@@ -73,26 +74,20 @@ class Bench:
         self.row(cells)
         self.row(["---"] * len(cells))
 
-    def times(
-        self, contestants: Mapping[str, Callable[[], object]], slow: bool = False
-    ) -> dict[str, Time]:
+    def times(self, contestants: Mapping[str, Call], slow: bool = False) -> dict[str, Time]:
         """Return each contestant's median times; all of them take turns in every round.
 
         Slow contestants have at most 5 rounds.
         """
         warm_up = 1 if self.small else 3
         runs = min(self.runs, 5) if slow else self.runs
-        samples: dict[str, list[Time]] = {name: [] for name in contestants}
+        rounds = []
         for _ in range(warm_up + runs):
-            for name, call in contestants.items():
-                samples[name].append(self._time_once(call))
-        medians = {}
-        for name, values in samples.items():
-            gpu, wall = zip(*values[warm_up:])
-            medians[name] = Time(statistics.median(gpu), statistics.median(wall))
-        return medians
+            rounds.append([self._time_once(call) for call in contestants.values()])
+        medians = np.median(rounds[warm_up:], axis=0)
+        return dict(zip(contestants, itertools.starmap(Time, medians)))
 
-    def _time_once(self, call: Callable[[], object]) -> Time:
+    def _time_once(self, call: Call) -> Time:
         if not self.on_gpu:
             start = time.perf_counter()
             call()
@@ -106,9 +101,10 @@ class Bench:
         call()
         last.record()
         torch.cuda.synchronize()
-        return Time(first.elapsed_time(last), 1000 * (time.perf_counter() - start))
+        wall = 1000 * (time.perf_counter() - start)
+        return Time(first.elapsed_time(last), wall)
 
-    def waits(self, call: Callable[[], object]) -> str:
+    def waits(self, call: Call) -> str:
         """Return how often the host waited for the device in one call, as torch counts it."""
         if not self.on_gpu:
             return "–"
@@ -148,7 +144,7 @@ def decompositions(bench: Bench) -> None:
         gram = x @ x.mT
         stack = torch.stack([gram, gram + torch.eye(n, device=bench.device)])
         on_cpu = gram.cpu()
-        calls: dict[str, Callable[[], object]] = {
+        calls: Calls = {
             "eigh": partial(torch.linalg.eigh, gram),
             "eigh of a stack of two": partial(torch.linalg.eigh, stack),
             "eigvalsh": partial(torch.linalg.eigvalsh, gram),
@@ -197,17 +193,11 @@ def filters(bench: Bench) -> None:
         leaf = x.clone().requires_grad_()
         target = SpectralFilter("target", "pow", p=-0.5)
         online = SpectralFilter("online", "log1p")
-        predictor = nn.Sequential(
-            nn.Linear(k, k // 4, bias=False),
-            nn.BatchNorm1d(k // 4),
-            nn.ReLU(),
-            nn.Linear(k // 4, k),
-        ).to(bench.device)
-
-        calls: dict[str, Callable[[], object]] = {
+        learned = predictor(k).to(bench.device)
+        calls: Calls = {
             "σ^-0.5 (target)": partial(target, x),
             "log(1+σ) (online, with backward)": partial(with_backward, online, leaf),
-            "learned predictor (with backward)": partial(with_backward, predictor, leaf),
+            "learned predictor (with backward)": partial(with_backward, learned, leaf),
             "Algorithm 2 as printed, σ^-0.5": partial(PaperTarget(-0.5), x),
             "floor: Gram matrix and eigh": partial(spectrum_floor, x),
         }
@@ -221,28 +211,31 @@ def filters(bench: Bench) -> None:
     bench.write()
 
 
+def layer(before: int, after: int) -> list[nn.Module]:
+    return [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
+
+
+def predictor(k: int) -> nn.Module:
+    """Return SimSiam's predictor."""
+    return nn.Sequential(*layer(k, k // 4), nn.Linear(k // 4, k))
+
+
 class PlainLoop:
     """SimSiam on a ResNet-18 in plain PyTorch: no Lightning, no logging, no augmentation.
 
     Batches are sliced from images on the device. This is the floor for a step of this size.
     """
 
-    def __init__(self, bench: Bench, batch: int, size: int, dtype: torch.dtype | None) -> None:
-        k = 32 if bench.small else 2048
+    def __init__(self, bench: Bench, dtype: torch.dtype | None) -> None:
+        batch, size, k = (8, 8, 32) if bench.small else (256, 32, 2048)
         torch.manual_seed(0)
         backbone = torchvision.models.resnet18(num_classes=k)
         backbone.conv1 = nn.Conv2d(3, 64, 3, padding=2, bias=False)  # as in solo-learn
         backbone.maxpool = backbone.fc = nn.Identity()
 
-        def layers(*sizes: int) -> list[nn.Module]:
-            modules: list[nn.Module] = []
-            for before, after in itertools.pairwise(sizes):
-                modules += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
-            return modules[:-1]
-
-        self.projector = nn.Sequential(*layers(512, k, k, k)).to(bench.device)
-        self.predictor = nn.Sequential(*layers(k, k // 4), nn.ReLU(), nn.Linear(k // 4, k))
-        self.predictor.to(bench.device)
+        *projector, _ = layer(512, k) + layer(k, k) + layer(k, k)  # no ReLU at the end
+        self.projector = nn.Sequential(*projector).to(bench.device)
+        self.predictor = predictor(k).to(bench.device)
         self.backbone = backbone.to(bench.device, memory_format=torch.channels_last)
         modules = (self.backbone, self.projector, self.predictor)
         parameters = [p for module in modules for p in module.parameters()]
@@ -280,9 +273,7 @@ SMALL = [
 ]
 
 
-def _autocast(
-    step: Callable[[], object], bench: Bench, dtype: torch.dtype | None
-) -> Callable[[], None]:
+def _autocast(step: Call, bench: Bench, dtype: torch.dtype | None) -> Callable[[], None]:
     def call() -> None:
         enabled = dtype is not None
         with torch.autocast(bench.device, dtype=dtype or HALF, enabled=enabled):
@@ -330,18 +321,17 @@ def steps(bench: Bench) -> None:
 
 def _steps(
     bench: Bench, options: Sequence[str], dtype: torch.dtype | None, all_filters: bool
-) -> dict[str, Callable[[], object]]:
+) -> Calls:
     """Return the contestants of one network."""
     names = FILTERS if all_filters else ["learned predictor", "identity", "σ^-0.5", "σ^-1"]
-    calls: dict[str, Callable[[], object]] = {}
+    calls: Calls = {}
     for name in names:
         step = Step(bench.device, "method=simsiam", *FILTERS[name], *options)
         if name.startswith("Algorithm 2"):
             step.model.target_head = PaperTarget(-0.5)
         calls[name] = _autocast(step, bench, dtype)
     if all_filters:
-        batch, size = (8, 8) if bench.small else (256, 32)
-        calls["plain PyTorch, learned predictor"] = PlainLoop(bench, batch, size, dtype)
+        calls["plain PyTorch, learned predictor"] = PlainLoop(bench, dtype)
     return calls
 
 

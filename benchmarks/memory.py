@@ -1,12 +1,13 @@
 """Peak memory of a call."""
 
 import gc
-from collections.abc import Callable
 
 import torch
 
+from benchmarks.timing import Call
 
-def peak_bytes(run: Callable[[], object], device: str) -> int:
+
+def peak_bytes(run: Call, device: str) -> int:
     """Return the peak of bytes allocated during a call, without those allocated before it.
 
     >>> peak_bytes(lambda: torch.zeros(1000, 250) + 1, "cpu") // 1000

@@ -10,7 +10,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,13 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.filters import batch_normed
+from benchmarks.filters import batch_normed, timed_pass
 from benchmarks.memory import peak_bytes
-from benchmarks.timing import parse, parser
+from benchmarks.timing import Call, Calls, parse, parser
 from rdm_solo.filters import SpectralFilter, decompose
 from rdm_solo.ground.distributed import gather_equal, rank, world_size
 
 SHAPES = [(256, 2048), (1024, 2048), (2048, 2048), (4096, 512)]
-FILTERS = {"target": ("target", "pow", -0.5), "online": ("online", "log1p", None)}
 
 
 class Traffic(TorchDispatchMode):
@@ -44,61 +43,58 @@ class Traffic(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func.namespace == "c10d":
-            size = sum(x.nbytes for x in tree_leaves(args[0]) if isinstance(x, torch.Tensor))
-            self.bytes += size * (1 - 1 / world_size()) * (2 if "allreduce" in func.name() else 1)
+            times = 1 + ("allreduce" in func.name())
+            for x in tree_leaves(args[0]):
+                if isinstance(x, torch.Tensor):
+                    self.bytes += times * x.nbytes * (1 - 1 / world_size())
         return func(*args, **(kwargs or {}))
 
 
-def traffic(run: Callable[[], object]) -> float:
+def traffic(run: Call) -> float:
     """Return the bytes that this process receives during a call."""
     with Traffic() as counter:
         run()
     return counter.bytes
 
 
-def passes(x: torch.Tensor) -> dict[str, Callable[[], object]]:
+def passes(x: torch.Tensor) -> Calls:
     """Return a filter's pass on each branch: forward, and backward on the online branch."""
 
-    def run(branch: str, function: str, p: float | None) -> Callable[[], object]:
-        module = SpectralFilter(branch, function, p)
-        grad = torch.ones_like(x)
-
-        def whole() -> None:
-            out = module(x.detach().requires_grad_(branch == "online"))
-            if branch == "online":
-                out.backward(grad)
-
-        return whole
-
-    return {name: run(*which) for name, which in FILTERS.items()}
+    return {
+        "target": timed_pass(SpectralFilter("target", "pow", p=-0.5), x, learns=False),
+        "online": timed_pass(SpectralFilter("online", "log1p"), x, learns=True),
+    }
 
 
-def parts(x: torch.Tensor) -> dict[str, Callable[[], object]]:
+def parts(x: torch.Tensor) -> Calls:
     """Return the parts of a filter, and two ways to divide the work among the processes."""
-    n, k = len(x) * world_size(), x.shape[1]
-    rows = gather_equal(x).double() if n < k else x.double()
-    share = rows[rank() * len(x) :][: len(x)] if n < k else rows
-    gram = rows @ rows.mT if n < k else share.mT @ share
+    share = x.double()
+    products: Calls = {}
+    if len(x) * world_size() < x.shape[1]:
+        rows = gather_equal(x).double()
+        gram = rows @ rows.mT
+        products["rows"] = lambda: gather_equal(x)
+        products["Gram, each the whole"] = lambda: rows @ rows.mT
+        products["Gram, each its part"] = lambda: gather_equal(share @ rows.mT)
+    else:
+        gram = share.mT @ share
+        products["Gram"] = lambda: dist.all_reduce(share.mT @ share)
     dist.broadcast(gram, 0)  # all processes decompose the same matrix
 
     def first_decomposes() -> None:
-        vectors = torch.linalg.eigh(gram)[1] if rank() == 0 else torch.empty_like(gram)
-        dist.broadcast(vectors.contiguous(), 0)
+        vectors = torch.empty_like(gram)
+        if rank() == 0:
+            vectors = torch.linalg.eigh(gram).eigenvectors.contiguous()
+        dist.broadcast(vectors, 0)
 
-    calls: dict[str, Callable[[], object]] = {
+    return {
         "eigh": lambda: torch.linalg.eigh(gram),
         "eigh by the first, sent": first_decomposes,
+        **products,
     }
-    if n < k:
-        calls["rows"] = lambda: gather_equal(x)
-        calls["Gram, each the whole"] = lambda: rows @ rows.mT
-        calls["Gram, each its part"] = lambda: gather_equal(share @ rows.mT)
-    else:
-        calls["Gram"] = lambda: dist.all_reduce(share.mT @ share)
-    return calls
 
 
-def _timed(run: Callable[[], object], runs: int) -> tuple[list[float], list[float]]:
+def _timed(run: Call, runs: int) -> tuple[list[float], list[float]]:
     """Return wall time and this process's CPU time; the first round warms up."""
     wall, cpu = [], []
     for _ in range(runs + 1):
@@ -122,9 +118,8 @@ def _process(
     for n, k in shapes:
         x = batch_normed(n, k).chunk(size)[number].clone()
         for name, run in (passes(x) | parts(x)).items():
-            wall, cpu = _timed(run, runs)
-            peak = peak_bytes(run, "cpu")
-            lines.append((n, k, name, *map(statistics.median, (wall, cpu)), peak, traffic(run)))
+            medians = map(statistics.median, _timed(run, runs))
+            lines.append((n, k, name, *medians, peak_bytes(run, "cpu"), traffic(run)))
     if number == 0:
         (folder / "lines.json").write_text(json.dumps(lines))
     dist.barrier()

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.cost import Step
-from benchmarks.timing import interleaved, now, parse, parser
+from benchmarks.timing import interleaved, now, run_command
 from rdm_solo.observe.parts import observer
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 
@@ -72,11 +72,5 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     print(f"round by round {min(shares):.2%}..{max(shares):.2%}")
 
 
-def main() -> None:
-    description = "the share of the spectra in an epoch of CIFAR-10's size"
-    options = parse(parser("spectra", description, overrides=True))
-    measure(options.runs, options.device, options.overrides)
-
-
 if __name__ == "__main__":
-    main()
+    run_command("spectra", "the share of the spectra in an epoch of CIFAR-10's size", measure)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from benchmarks.cost import Step
-from benchmarks.timing import interleaved, parse, parser, ratio
+from benchmarks.filters import timed_pass
+from benchmarks.timing import interleaved, ratio, run_command
 from rdm_solo.filters import SpectralFilter
 
 
@@ -17,15 +18,14 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     predictor = Step(device, "method=simsiam", "filter=learnable", *overrides).model.predictor
     optimizer = torch.optim.SGD(predictor.parameters(), lr=0.1, momentum=0.9)
     batch, k = step.cfg.batch_size, step.model.projector[-1].num_features
-    z = [torch.randn(batch, k, device=device) for _ in range(2)]
-    grad = torch.randn(batch, k, device=device)
+    views = [torch.randn(batch, k, device=device) for _ in range(2)]
 
     def head(module: nn.Module, online: bool) -> Callable[[], None]:
+        passes = [timed_pass(module, z, online) for z in views]
+
         def run() -> None:
-            for features in z:
-                out = module(features.detach().requires_grad_(online))
-                if online:
-                    out.backward(grad)
+            for of_view in passes:
+                of_view()
             if module is predictor:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -45,11 +45,5 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
         print(f"{label:<20}{statistics.median(times) * 1e3:>9.2f} ms{share:>9.2%} of it")
 
 
-def main() -> None:
-    description = "the share of a predictor or a filter in a SimSiam step"
-    options = parse(parser("step", description, overrides=True))
-    measure(options.runs, options.device, options.overrides)
-
-
 if __name__ == "__main__":
-    main()
+    run_command("step", "the share of a predictor or a filter in a SimSiam step", measure)

@@ -5,6 +5,7 @@ machine then slows all of them alike.
 """
 
 import argparse
+import operator
 import platform
 import statistics
 import time
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import torch
 
+Call = Callable[[], object]  # what is timed
+Calls = dict[str, Call]
 
-def parser(
-    name: str, description: str, shapes: bool = False, overrides: bool = False
-) -> argparse.ArgumentParser:
-    """Return a parser with the options that all benchmarks have, and those that some have."""
+
+def parser(name: str, description: str, shapes: bool = False) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks have, and perhaps ``--shape``."""
     options = argparse.ArgumentParser(
         f"python -m benchmarks.{name}", description=f"Measure {description}."
     )
@@ -34,8 +36,6 @@ def parser(
             metavar=("N", "K"),
             help="rows and columns of the batch of all processes; may be repeated",
         )
-    if overrides:
-        options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
     return options
 
 
@@ -47,6 +47,16 @@ def parse(options: argparse.ArgumentParser) -> argparse.Namespace:
     threads = f"{arguments.threads} thread(s)"
     print(f"torch {torch.__version__}, {name}, {threads}, {arguments.runs} runs")
     return arguments
+
+
+def run_command(
+    name: str, description: str, measure: Callable[[int, str, Sequence[str]], None]
+) -> None:
+    """Run the command of a benchmark that takes options of train."""
+    options = parser(name, description)
+    options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
+    arguments = parse(options)
+    measure(arguments.runs, arguments.device, arguments.overrides)
 
 
 def processor() -> str:
@@ -66,9 +76,7 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def interleaved(
-    contestants: Sequence[Callable[[], object]], runs: int, device: str
-) -> list[list[float]]:
+def interleaved(contestants: Sequence[Call], runs: int, device: str) -> list[list[float]]:
     """Return each contestant's seconds in ``runs`` rounds, after one round of warm-up."""
     for contestant in contestants:
         contestant()
@@ -83,5 +91,5 @@ def interleaved(
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, float]:
     """Return median, minimum and maximum of the ratios of all rounds."""
-    ratios = [a / b for a, b in zip(slow, fast)]
+    ratios = list(map(operator.truediv, slow, fast))
     return statistics.median(ratios), min(ratios), max(ratios)

@@ -10,7 +10,7 @@ import importlib
 import itertools
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
 from PIL import Image
+from torch.utils.data import default_collate
 from torchvision.datasets import ImageFolder
 
 from benchmarks.timing import interleaved, parse, parser, ratio
@@ -86,8 +87,8 @@ def in_memory(pipeline: data.Pipeline, n: int, batch: int) -> list[Callable[[], 
     transform = solo_learns("cifar10", pipeline)
 
     def theirs() -> int:
-        samples = [transform(Image.fromarray(pixels)) for pixels in images]
-        return _count([torch.stack(view) for view in zip(*samples)])
+        views = default_collate([transform(Image.fromarray(pixels)) for pixels in images])
+        return _count([views])
 
     return [theirs, _epoch(source, pipeline, batch)]
 
@@ -102,29 +103,28 @@ def from_files(pipeline: data.Pipeline, root: Path, batch: int) -> list[Callable
     batches = [list(numbers[low : low + batch]) for low in numbers[::batch]]
 
     def theirs() -> int:
-        rows = ([samples[i][1] for i in batch] for batch in batches)
-        return sum(_count([torch.stack(view) for view in zip(*row)]) for row in rows)
+        return _count(default_collate([samples[i][1] for i in batch]) for batch in batches)
 
     def crops_alone() -> int:
-        return sum(_count(decoder[0, batch].crops) for batch in batches)
+        return _count(decoder[0, batch].crops for batch in batches)
 
     return [theirs, _epoch(source, pipeline, batch), crops_alone]
 
 
 def _epoch(source: data.Dataset, pipeline: data.Pipeline, batch: int) -> Callable[[], int]:
     loader = data.loader(source, "train", batch, views=data.Views([pipeline]), drop_last=False)
-
     epochs = itertools.count()
 
     def run() -> int:
         loader.set_epoch(next(epochs))
-        return sum(_count(views) for _, views, _ in loader)
+        return _count(views for _, views, _ in loader)
 
     return run
 
 
-def _count(views: Sequence[Any]) -> int:
-    return sum(len(view) for view in views)
+def _count(batches: Iterable[Sequence[torch.Tensor]]) -> int:
+    """Return the number of views in batches that have a stack for each view of a sample."""
+    return sum(len(views) * len(views[0]) for views in batches)
 
 
 def measure(runs: int, images: int = 64, batch: int = 32) -> None:
@@ -133,19 +133,22 @@ def measure(runs: int, images: int = 64, batch: int = 32) -> None:
     print(f"{'views/s, one core':<32}{'solo-learn':>12}{'this':>10}{'ratio':>8}  min..max")
     with tempfile.TemporaryDirectory() as folder:
         write_jpegs(Path(folder), images)
-        small, large = data.Pipeline(size=32), data.Pipeline(size=224, blur=0.5)
-        for label, count, contestants in (
-            ("32 px in memory", 16 * images, in_memory(small, 16 * images, 256)),
-            ("224 px from JPEG", images, from_files(large, Path(folder), batch)),
-        ):
-            seconds = interleaved(contestants, runs, "cpu")
-            for ours, what in zip(seconds[1:], (label, "  a worker's part, beside a GPU")):
-                middle, low, high = ratio(seconds[0], ours)
-                rates = [2 * count / statistics.median(s) for s in (seconds[0], ours)]
-                print(
-                    f"{what:<32}{rates[0]:>12.0f}{rates[1]:>10.0f}{middle:>8.2f}  "
-                    f"{low:.2f}..{high:.2f}"
-                )
+        many = 16 * images
+        small = in_memory(data.Pipeline(size=32), many, batch=256)
+        large = from_files(data.Pipeline(size=224, blur=0.5), Path(folder), batch)
+        theirs, ours = interleaved(small, runs, "cpu")
+        print_row("32 px in memory", 2 * many, theirs, ours)
+        theirs, ours, crops = interleaved(large, runs, "cpu")
+        print_row("224 px from JPEG", 2 * images, theirs, ours)
+        print_row("  a worker's part, beside a GPU", 2 * images, theirs, crops)
+
+
+def print_row(label: str, count: int, theirs: list[float], ours: list[float]) -> None:
+    """Print the rates of two contestants that make this number of views in each round."""
+    their_rate = count / statistics.median(theirs)
+    our_rate = count / statistics.median(ours)
+    middle, low, high = ratio(theirs, ours)
+    print(f"{label:<32}{their_rate:>12.0f}{our_rate:>10.0f}{middle:>8.2f}  {low:.2f}..{high:.2f}")
 
 
 def main() -> None:
