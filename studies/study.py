@@ -48,7 +48,7 @@ class Study:
 
     def missing(self, table: pd.DataFrame) -> list[Any]:
         """Return the planned runs that the table lacks."""
-        rows = table[list(self.key)].astype(str)
+        rows = table[list(self.key)]
         present = set(rows.itertuples(index=False, name=None))
         runs = dict.fromkeys(self.planned(table))  # a run of two questions is planned twice
         return [run for run in runs if tuple(map(str, run)) not in present]

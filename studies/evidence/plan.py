@@ -3,6 +3,6 @@
 from studies.training import read_plan
 
 PLAN = read_plan("evidence/study.yaml")
-SEEDS: list[int] = PLAN["seeds"]
-ROWS: dict[str, list[str]] = PLAN["rows"]
+SEEDS = PLAN["seeds"]
+ROWS = PLAN["rows"]
 PIXELS, UNTRAINED = "raw pixels", "untrained network"

@@ -1,14 +1,14 @@
 """The plan of the trial, written before its runs."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from studies.training import read_plan
 
 PLAN = read_plan("mechanism/plan.yaml")
-SEEDS: list[int] = PLAN["seeds"]
-TUNING: list[int] = PLAN["tuning_seeds"]
-DATA: dict[str, list[str]] = PLAN["data"]
-SECOND: dict[str, Any] = PLAN["second"]
+SEEDS = PLAN["seeds"]
+TUNING = PLAN["tuning_seeds"]
+DATA = PLAN["data"]
+SECOND = PLAN["second"]
 SETTINGS: dict[str, list[str]] = {}
 for question in PLAN["settings"].values():
     SETTINGS.update(question)
