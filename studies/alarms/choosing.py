@@ -105,8 +105,8 @@ def taus(runs: pd.DataFrame, *within: str) -> pd.Series:
         accuracy = numbers(members["linear_trained"])
         by_group[group] = scores(members).corrwith(accuracy, method="kendall")
     means = pd.DataFrame(by_group).T.groupby(level=0).mean()
-    in_order = [data for data in PLAN["data"] if data in means.index]
-    return means.loc[in_order].map("{:.2f}".format).agg(", ".join)
+    in_order = means.reindex(PLAN["data"]).dropna(how="all")
+    return in_order.map("{:.2f}".format).agg(", ".join)
 
 
 def tau_of_choosing(table: pd.DataFrame) -> pd.DataFrame:

@@ -30,7 +30,7 @@ class Outcome(pl.Callback):
     After training, also measure the rank of clean features and kNN accuracy with 50 labels.
     """
 
-    def __init__(self, folder: Path, data: str, held_out: int, batch_norm: bool = True) -> None:
+    def __init__(self, folder: Path, data: str, held_out: int, batch_norm: bool) -> None:
         self.path = Path(folder) / FILE
         self.batch_norm = batch_norm
         self.images = labelled(data, held_out)

@@ -10,7 +10,7 @@ from studies.alarms.judging import counts, intervals, judge, shares
 from studies.alarms.plan import DATA_TO_CHOOSE, PLAN, TEST, TUNE
 from studies.alarms.runs import measure, planned
 from studies.intervals import rate
-from studies.study import Study, series
+from studies.study import Study, last_measured, series
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
 
 def ends_below(knn: str) -> bool:
     """Return whether the last measured value is below the untrained network's."""
-    measured = pd.Series(series(knn)).dropna()
-    return bool(measured.iloc[-1] < measured.iloc[0])
+    untrained, *_ = series(knn)
+    return last_measured(knn) < untrained
 
 
 STUDY = Study(

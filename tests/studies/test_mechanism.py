@@ -84,8 +84,10 @@ def test_a_run_logs_the_slope_of_each_chosen_epoch(tmp_path):
 
 def test_a_figure_has_the_difference_of_each_comparison():
     runs = runs_of(STUDY.read(), SEEDS)
-    axes = figure(runs, PLAN["questions"]["sufficient"]["panels"]).axes[0]
-    actual = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
+    panels = PLAN["questions"]["sufficient"]["panels"]
+    axes = figure(runs, panels).axes[0]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    actual = [dot.get_xdata()[0] for dot in dots]
     means = runs["linear"].groupby(["setting", "data"], observed=True).mean().unstack()
     expected = means.loc[["power", *MATCHED]] - means.loc["identity"]
     assert actual == pytest.approx(expected.to_numpy().flatten())
