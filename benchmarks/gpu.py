@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -273,13 +273,10 @@ SMALL = [
 ]
 
 
-def _autocast(step: Call, bench: Bench, dtype: torch.dtype | None) -> Callable[[], None]:
-    def call() -> None:
-        enabled = dtype is not None
-        with torch.autocast(bench.device, dtype=dtype or HALF, enabled=enabled):
-            step()
-
-    return call
+def _autocast(step: Call, bench: Bench, dtype: torch.dtype | None) -> Call:
+    enabled = dtype is not None
+    autocast = torch.autocast(bench.device, dtype=dtype or HALF, enabled=enabled)
+    return autocast(step)
 
 
 def steps(bench: Bench) -> None:

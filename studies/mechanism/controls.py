@@ -23,23 +23,20 @@ def rank_of(x: Tensor) -> float:
     return float(effective_rank(correlation(rows)))
 
 
-class Reference(nn.Module):
-    """The target filter σ^-0.5, which the other arms are matched to."""
+class Matched(nn.Module):
+    """An arm that is matched to the target filter σ^-0.5, its reference."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.power = SpectralFilter("target", "pow", p=-0.5)
+        self.reference = SpectralFilter("target", "pow", p=-0.5)
         self.draw = torch.Generator().manual_seed(seed)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.power(x)
 
-
-class RotatedAnew(Reference):
+class RotatedAnew(Matched):
     """The reference filter, then a random rotation that is drawn for each view."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) @ self.rotation(x)
+        return self.reference(x) @ self.rotation(x)
 
     def rotation(self, x: Tensor) -> Tensor:
         """Draw uniformly from all rotations."""
@@ -60,12 +57,12 @@ class Rotated(RotatedAnew):
         return self.first
 
 
-class Noise(Reference):
+class Noise(Matched):
     """The projections plus normal noise, whose scale gives them the reference's rank."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.detach()
-        target_rank = rank_of(super().forward(x))
+        target_rank = rank_of(self.reference(x))
         scale = x.square().mean().sqrt()
         noise = torch.randn(x.shape, generator=self.draw).to(x) * scale
         low = 0.0
@@ -79,12 +76,12 @@ class Noise(Reference):
         return x + low * noise
 
 
-class Truncation(Reference):
+class Truncation(Matched):
     """An online filter that keeps the largest directions, as many as give the reference's gap."""
 
     def forward(self, x: Tensor) -> Tensor:
         rank = rank_of(x)
-        gap = rank_of(super().forward(x)) - rank
+        gap = rank_of(self.reference(x)) - rank
         vectors = torch.linalg.svd(x.detach().double(), full_matrices=False).Vh.mT.to(x)
         closest = math.inf
         for r in range(1, vectors.shape[1] + 1):

@@ -98,12 +98,13 @@ def measure(*key: Any) -> dict[str, str]:
 
     A diverged run has the accuracy of its untrained network.
     """
-    with training.trained(options(Run(*key))) as (run, about):
+    planned = Run(*key)
+    with training.trained(options(planned)) as (run, about):
         probes = json.loads((run.folder / FILE).read_text())
     untrained = probes["0"]
     status = training.divergence(run) or training.OK
     if status == training.OK:
-        *_, values = probes.values()
+        values = probes[str(planned.epochs)]
         for name, column in PLAN["last"].items():
             values[name] = run.last(column)
         epochs = pd.DataFrame(run.metrics)
