@@ -4,11 +4,10 @@
 """
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -16,9 +15,7 @@ from rdm_solo import filters, plots, runs
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_choice, check_integer
-from rdm_solo.methods.chosen_filter import parameters
-from rdm_solo.plots import style
-from rdm_solo.report.verdicts import judge_run, verdicts
+from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import RunFolder, files
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.theory.filter_effect import Preview, predict_effect
@@ -35,108 +32,82 @@ def preview(cfg: DictConfig) -> None:
         check_integer(name, cfg[name], 2)
     check_choice("spectrum", cfg.spectrum, SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
-    config, p = _filter(cfg, run)
-    function = config.get("function")
-    is_passed = "function" in (cfg.get("filter") or {})
-    if not is_passed and function not in (None, *filters.names()):
-        log.info(
-            f"The filter is not drawn: {cfg.run} sets filter.function={function}, which is not "
-            "part of this package. If you trust it, pass filter.function yourself."
-        )
-    elif function is not None or config.name == "identity":
-        name, figure = _draw_filter(cfg, run, config, p)
-        if cfg.out:
-            folder = Path(cfg.out)
-        elif run is not None:
-            folder = files.inside(run.folder, FIGURES)
-        else:
-            folder = Path("preview")
-        files.make_results_folder(folder)
-        paths = style.save(figure, folder, name)
-        log.info(f"{' and '.join(path.name for path in paths)} in {folder}")
-    elif run is not None:
-        log.info(without_filter(run))
-
-
-def _filter(cfg: DictConfig, run: RunFolder | None) -> tuple[DictConfig, Any]:
-    """Return the config of the filter to show, and its exponent or schedule.
-
-    ``filter=NAME`` overrides the run's filter; ``filter.function`` overrides only its function.
-    """
-    passed = cfg.get("filter") or OmegaConf.create()
-    if "name" in passed:
-        if passed.get("function") is None and passed.name != "identity":
-            raise UserError(
-                f"filter={passed.name} has no function to draw: give run=FOLDER of a run with "
-                "this filter, and leave filter= out."
-            )
-        return passed, cfg.p
-    if run is None:
-        raise UserError("give filter=..., run=RUN_FOLDER, or both; see --help.")
-    if cfg.p is not None:
-        raise UserError(f"p={cfg.p} needs a filter: add one, such as filter=target_pow.")
-    config, p = run.config.filter.copy(), run.config.get("p")
-    config.update(passed)
-    if "function" in passed and p is not None and not filters.takes_p(str(passed.function)):
-        p = None  # the run's exponent belongs to the run's function
-    return config, p
-
-
-def _draw_filter(
-    cfg: DictConfig, run: RunFolder | None, config: DictConfig, p: Any
-) -> tuple[str, Figure]:
-    """Log what the filter does, and return the name of its figure and the figure."""
+    chosen = _choose(cfg, run)
     sigma, rows, source = spectrum(cfg, run)
     first = last = None
-    if OmegaConf.is_config(p):
-        p = OmegaConf.to_container(p)
-    if p is not None:
-        schedule = as_schedule(p, epochs=2)
-        first, last = schedule(0), schedule(AFTER_SCHEDULE)
-    effect = predict(config, first, sigma, rows)
+    if chosen.p is not None:
+        schedule = as_schedule(chosen.p, epochs=2)
+        first = schedule(0)
+        last = schedule(AFTER_SCHEDULE)
+    effect = predict(chosen, first, sigma, rows)
     log.info(effect.line)
     name = f"filter_{effect.name.replace(', ', '_')}"
     if last != first:
-        end = predict(config, last, sigma, rows)
+        end = predict(chosen, last, sigma, rows)
         log.info(f"at the end of the schedule: {end.line}")
         name += f"_to_{last:g}"
-    if config.get("momentum"):
+    if chosen.momentum:
         log.info("  note: drawn for one batch, without the running correlation")
     for warning in effect.warnings:
         log.info(f"  note: {warning}")
     note = f"{source}; sigma: singular values of {rows} rows after a batch norm."
-    return name, plots.draw_filter(effect, note)
+    figure = plots.draw_filter(effect, note)
+    folder = Path(cfg.out or "preview")
+    if run is not None and not cfg.out:
+        folder = files.inside(run.folder, FIGURES)
+    files.make_results_folder(folder)
+    plots.save(figure, folder, name)
+    log.info(f"{name}.png and .pdf in {folder}")
 
 
-def without_filter(run: RunFolder) -> str:
-    """Explain why a run has no filter to draw, and whether the report judges it as low-pass."""
-    reason = run.description.no_filter or "its filter is the learned predictor"
-    if run.description.symmetric:
-        return f"{run.label}: {reason}."
-    _, verdict, _ = verdicts([judge_run(run)])
-    return (
-        f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers[0]}; judged "
-        "as in the report, as an online filter at the last measured epoch)."
-    )
+def _choose(cfg: DictConfig, run: RunFolder | None) -> ChosenFilter:
+    """Return the filter to show.
+
+    ``filter=NAME`` overrides the run's filter; ``filter.function`` overrides only its function.
+    """
+    passed = cfg.get("filter") or OmegaConf.create()
+    function = passed.get("function")
+    if "name" in passed:
+        chosen = ChosenFilter.from_config(cfg)
+    elif run is None:
+        raise UserError("give filter=..., run=RUN_FOLDER, or both; see --help.")
+    elif cfg.p is not None:
+        raise UserError(f"p={cfg.p} needs a filter: add one, such as filter=target_pow.")
+    else:
+        config = run.config.copy()
+        config.filter.update(passed)
+        chosen = ChosenFilter.from_config(config)
+        if function is not None and not filters.takes_p(function):
+            chosen = replace(chosen, p=None)  # the run's exponent belongs to the run's function
+    if function is None and chosen.function not in (None, *filters.names()):
+        raise UserError(
+            f"{cfg.run} sets filter.function={chosen.function}, which is not part of this package. "
+            "If you trust it, pass filter.function yourself."
+        )
+    if not chosen.spectral and chosen.name != "identity":
+        raise UserError(
+            f"filter={chosen.name} is not a function of singular values, so it has no curve before "
+            "training. The filter of a trained run is in its report."
+        )
+    return chosen
 
 
-def predict(config: DictConfig, p: float | None, sigma: Tensor, rows: int) -> Preview:
-    """Return the effect of a config's filter with this exponent on a batch's singular values.
+def predict(chosen: ChosenFilter, p: float | None, sigma: Tensor, rows: int) -> Preview:
+    """Return the effect of a filter with this exponent on a batch's singular values.
 
-    >>> config = OmegaConf.create({"name": "target_pow", "branch": "target", "function": "pow"})
-    >>> predict(config, -0.5, torch.ones(4), rows=8).name
+    >>> chosen = ChosenFilter("target_pow", "target", "pow")
+    >>> predict(chosen, -0.5, torch.ones(4), rows=8).name
     'target_pow, p=-0.5'
     """
-    function = config.get("function")
+    function = chosen.function
     if function is None:
         return predict_effect("identity", "online", filters.get("identity"), sigma, rows)
-    branch = check_choice("filter.branch", config.get("branch"), ["online", "target", "both"])
-    values = parameters(config)
+    branch = check_choice("filter.branch", chosen.branch, ["online", "target", "both"])
     words = [f"{branch}_{function}"]
-    words += [f"{key}={value}" for key, value in values.items()]
+    words += [f"{key}={value}" for key, value in chosen.parameters.items()]
     if p is not None:
         words.append(f"p={p:g}")
-    gain = filters.get(str(function), p, **values)
+    gain = filters.get(function, p, **chosen.parameters)
     return predict_effect(", ".join(words), branch, gain, sigma, rows)
 
 
@@ -151,7 +122,7 @@ def spectrum(cfg: DictConfig, run: RunFolder | None) -> tuple[Tensor, int, str]:
         share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
         source = f"Assumed: a {cfg.spectrum} spectrum of {k} dimensions"
     else:
-        if not len(run.spectra.get("lam_projection", ())):
+        if not run.has_spectra():
             raise UserError(f"{run.folder} has no measured spectra; leave run= out.")
         lam = torch.from_numpy(run.spectra["lam_projection"][0]).double()
         share = lam.sort(descending=True).values

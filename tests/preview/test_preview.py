@@ -6,8 +6,8 @@ import pytest
 import torch
 from support.written_runs import by_the_theorem, write, write_run
 
+from rdm_solo import plots
 from rdm_solo.cli import arguments, terminal
-from rdm_solo.plots import style
 from rdm_solo.preview import show
 
 
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def logged(caplog, monkeypatch):
-    monkeypatch.setattr(style, "save", partial(style.save, formats=("png",)))
+    monkeypatch.setattr(plots, "save", partial(plots.save, formats=("png",)))
     caplog.set_level("INFO", logger="rdm_solo")
     return caplog
 
@@ -66,30 +66,6 @@ def test_a_run_shows_its_filter(run, tmp_path, logged):
     assert "high-pass on the target branch, as an online filter low-pass" in logged.text
 
 
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        ("simsiam", "SimSiam: its filter is the learned predictor. Is the filter low-pass?"),
-        ("dino", "Is the filter low-pass? yes, by both tests (monotonicity 1.00 sorted"),
-        ("vanilla", "Vanilla: its branches are identical by design."),
-    ],
-)
-def test_a_run_without_a_function_is_judged_as_in_the_report(method, words, tmp_path, logged):
-    chosen = {"name": "learnable" if method == "simsiam" else "none"}
-    folder = write(tmp_path / "run", by_the_theorem(0.4, 3), method, chosen)
-    preview(f"run={folder}", f"out={tmp_path / 'out'}")
-    assert words in logged.text
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_function_in_a_folder_is_not_run(tmp_path, logged):
-    chosen = {"name": "target_pow", "branch": "target", "function": "os.getcwd"}
-    folder = write(tmp_path / "run", by_the_theorem(0.4, 3), chosen=chosen)
-    preview(f"run={folder}", f"out={tmp_path / 'out'}")
-    assert "function=os.getcwd, which is not part of this package" in logged.text
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_function_that_is_passed_replaces_the_runs(run, tmp_path, logged, monkeypatch):
     (tmp_path / "own_filters.py").write_text("def half(sigma):\n    return 0 * sigma + 0.5\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -99,12 +75,16 @@ def test_a_function_that_is_passed_replaces_the_runs(run, tmp_path, logged, monk
 
 
 def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
+    chosen = {"name": "target_pow", "branch": "target", "function": "os.getcwd"}
+    hostile = write(tmp_path / "hostile", by_the_theorem(0.4, 3), chosen=chosen)
     learned = write_run(tmp_path / "learned", pull=0.5, epochs=3, name="learnable")
     for argv, words in (
         ([], "give filter=..., run=RUN_FOLDER, or both"),
         (["p=-1", f"run={run}"], "needs a filter"),
-        (["filter=learnable"], "has no function to draw: give run=FOLDER"),
+        (["filter=learnable"], "filter=learnable is not a function"),
+        ([f"run={learned}"], "filter=learnable is not a function"),
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
+        ([f"run={hostile}"], "function=os.getcwd, which is not part of this package"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
         with pytest.raises(SystemExit), terminal.errors_without_traceback():
