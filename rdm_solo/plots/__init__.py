@@ -38,7 +38,7 @@ _MODULES = {
     "Plot": "plot",
     "draw_filter": "filter_function",
     "epoch_picture": "eigenvalues",
-    "rank_picture": "rank_figure",
+    "rank_picture": "epochs",
     "save": "style",
 }
 __all__ = ["PLOTS", *_MODULES]

@@ -35,14 +35,13 @@ def panel_row(group: Group) -> tuple[str, str]:
 
 def _with_exponents(all_groups: Groups) -> list[Group]:
     """Return all settings of the methods of which a filter was run with several exponents."""
-    exponents: dict[Any, set[float]] = defaultdict(set)
+    first: dict[Any, float] = {}  # each family's first exponent
     rows = set()
     for group in all_groups:
-        if group.first.p is not None:
+        p = group.first.p
+        if p is not None:
             row = panel_row(group)
-            values = exponents[row, group.family]
-            values.add(group.first.p)
-            if len(values) > 1:
+            if p != first.setdefault((row, group.family), p):
                 rows.add(row)
     return [group for group in all_groups if panel_row(group) in rows]
 
@@ -64,8 +63,9 @@ def sweep(groups: Groups, looks: style.Looks) -> Figure:
     families = style.looks(group.family for group in groups)
     several = len(families) > 1
     figure, panels = style.figure(3 * len(by_row), columns=3)
-    for i, (row, members) in enumerate(by_row.items()):
-        accuracies, ranks, gaps = panels[3 * i : 3 * i + 3]
+    columns = accuracy(groups), "erank/target", "erank/gap"
+    rows = zip(by_row.items(), panels[::3], panels[1::3], panels[2::3])
+    for (row, members), accuracies, ranks, gaps in rows:
         for family, look in families.items():
             same = [group for group in members if group.family == family]
             solid = {**look, "linestyle": "-"}
@@ -76,16 +76,17 @@ def sweep(groups: Groups, looks: style.Looks) -> Figure:
                 if several:  # a single filter leaves the colour to the branch
                     both["color"] = look["color"]
                 _draw_against_p(ranks, same, column, both)
-        _label_panel(accuracies, accuracy(groups))
-        _label_panel(ranks, "erank/target")
-        _label_panel(gaps, "erank/gap")
+        for axes, column in zip((accuracies, ranks, gaps), columns):
+            axes.set(xlabel="exponent p", ylabel=axis_label(column))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+            style.mark_empty(axes, f"{column}\nwas not measured")
         style.panel_title(accuracies, ", ".join(row))
     # Entries of the legend for the branches.
     for branch in BRANCHES.values():
         entry = dict(branch)
         if several:
             entry["color"] = style.GREY
-        panels[-1].plot([], [], **entry)
+        gaps.plot([], [], **entry)
     return figure
 
 
@@ -110,12 +111,6 @@ def _draw_against_p(axes: Axes, groups: Groups, column: str, look: style.Look) -
         axes.plot(exponents, means, **look)
 
 
-def _label_panel(axes: Axes, column: str) -> None:
-    axes.set(xlabel="exponent p", ylabel=axis_label(column))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    style.mark_empty(axes, f"{column}\nwas not measured")
-
-
 def _several(all_groups: Groups) -> Groups:
     """Return all settings if there are several that do not only differ in p."""
     if len(all_groups) == 1 or len(all_groups) == len(_with_exponents(all_groups)):
@@ -134,15 +129,12 @@ def _several(all_groups: Groups) -> Groups:
 )
 def comparison(groups: Groups, looks: style.Looks) -> Figure:
     measured = accuracy(groups)
-
-    def mean(group: Group) -> float:
-        return float(np.mean(group.last(measured) or [-np.inf]))
-
-    upwards = sorted(groups, key=mean)
+    upwards = sorted(groups, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
     width = LETTERS * style.char_width(8)
     names = [style.wrap(group.label, width, 8) for group in upwards]
     lines = 1 + max(name.count("\n") for name in names)
-    height = 0.5 + LINE * (lines + 1) * len(names)
+    count = len(names)
+    height = 0.5 + LINE * (lines + 1) * count
     figure, panels = style.figure(3, panel=(3.5, height))
     for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
         for y, group in enumerate(upwards):
@@ -154,9 +146,8 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
             look = style.look("", color, "none", marker)
             axes.plot(values, [y] * len(values), **look, markersize=2.6, alpha=0.55)
             axes.plot(np.mean(values), y, **look, markersize=6)
-        axes.set_yticks(range(len(names)), [""] * len(names))
-        axes.set_ylim(-0.5, len(names) - 0.5)
-        axes.set_xlabel(axis_label(column))
+        axes.set(ylim=(-0.5, count - 0.5), xlabel=axis_label(column))
+        axes.set_yticks(range(count), [""] * count)
         style.mark_empty(axes, f"{column}\nwas not measured")
-    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_yticks(range(count), names)
     return figure

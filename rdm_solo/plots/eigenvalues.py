@@ -33,7 +33,7 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     ``filter_curve_directional``, each of shape ``(k,)``.
     """
     figure, (left, right) = style.figure(2)
-    one_seed = {name: np.asarray(array, dtype=float)[None] for name, array in arrays.items()}
+    one_seed = {name: np.asarray(array, float)[None] for name, array in arrays.items()}
     _draw_branches(left, one_seed)
     _draw_filter(right, one_seed)
     return style.finish(figure, title)
@@ -58,7 +58,7 @@ def spectra(groups: Groups, looks: style.Looks) -> Figure:
         _draw_branches(left, arrays)
         _draw_filter(right, arrays)
         style.panel_title(left, f"{group.label}, epoch {epoch}")
-    epochs.share_limits(panels[::2], [epochs.rank_scale(group) for group in groups])
+    epochs.share_limits(panels[::2], map(epochs.rank_scale, groups))
     return figure
 
 
@@ -127,8 +127,9 @@ def symmetric(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(4, columns=2)
     accuracies, variances, eigenvalues, branches = panels
     for axes, column in ((accuracies, accuracy(groups)), (variances, "feature/variance")):
-        lines = epochs.lines_of(groups, column, looks)
-        epochs.over_epochs(axes, epochs.axis_label(column), lines)
+        for group in groups:
+            epochs.draw_column(axes, group, column, looks[group.label])
+        epochs.epoch_axes(axes, epochs.axis_label(column))
     for group in groups:
         _, arrays = group.spectrum()
         if not arrays:
@@ -150,8 +151,9 @@ def _draw_eigenvalues(axes: Axes, stack: np.ndarray, look: style.Look) -> None:
 
 def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     """Draw both branches' leading eigenvalues, up to 99.99 % of the target's sum."""
-    m = _leading(arrays["lam_target"])
-    _draw_eigenvalues(axes, arrays["lam_target"][:, :m], style.TARGET)
+    lam_target = arrays["lam_target"]
+    m = _leading(lam_target)
+    _draw_eigenvalues(axes, lam_target[:, :m], style.TARGET)
     _draw_eigenvalues(axes, arrays["lam_online"][:, :m], style.ONLINE)
     _index_axes(axes)
 
@@ -166,9 +168,9 @@ def _index_axes(axes: Axes) -> None:
 
 def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     """Draw the filter curves, sorted and directional, against the target's eigenvalues."""
-    target = above_rounding(arrays["lam_target"])
-    m = _leading(arrays["lam_target"])
-    lam = over_seeds(np.arange(m), target[:, :m]).mean
+    lam_target = arrays["lam_target"]
+    m = _leading(lam_target)
+    lam = over_seeds(np.arange(m), above_rounding(lam_target)[:, :m]).mean
     for name, look in CURVES.items():
         if name in arrays:
             curve = over_seeds(lam, arrays[name][:, :m])
@@ -181,8 +183,7 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
 
 def _leading(lam: np.ndarray) -> int:
     """Return the number of eigenvalues that make up 99.99 % of the mean spectrum."""
-    mean = np.nan_to_num(lam.mean(axis=0))
-    return leading(torch.from_numpy(mean))
+    return leading(torch.from_numpy(lam.mean(axis=0)))
 
 
 def above_rounding(stack: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Figures over training: effective ranks, alignment, losses, accuracies, and all other charts."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -31,24 +31,10 @@ ALIGNMENT = {
 }
 ACCURACIES = [column.name for column in reversed(charts()[ACCURACY])]
 MEASURES = [column.name for column in columns.measures()]
+# The columns of the figures in this module; `other_charts` draws all other columns with a chart.
+_DRAWN = ["train/loss", *BRANCHES, *ALIGNMENT, *ACCURACIES, *MEASURES]
+OTHERS = [name for name, column in COLUMNS.items() if column.chart and name not in _DRAWN]
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
-
-
-class Line(NamedTuple):
-    """A column of a setting over epochs."""
-
-    group: Group
-    column: str
-    look: style.Look
-
-
-class Panel(NamedTuple):
-    """A panel over epochs."""
-
-    title: str
-    label: str  # of the vertical axis
-    lines: Sequence[Line]
-    scale: Hashable  # panels with equal scales share their limits
 
 
 @partial(
@@ -64,6 +50,18 @@ class Panel(NamedTuple):
 )
 def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
     return _branch_panels(groups, BRANCHES)
+
+
+@style.styled
+def rank_picture(metrics: Mapping[str, np.ndarray], title: str = "") -> Figure:
+    """Draw both branches' effective rank over the epochs of one run's table."""
+    figure, (axes,) = style.figure(1)
+    for column, look in BRANCHES.items():
+        style.draw_line(axes, metrics["epoch"], metrics[column], look)
+    epoch_axes(axes, COLUMNS["erank/target"].chart)
+    style.start_at_zero(axes)
+    style.panel_title(axes, title)
+    return style.finish(figure)
 
 
 @partial(
@@ -84,14 +82,14 @@ def alignment(groups: Groups, looks: style.Looks) -> Figure:
 
 def _branch_panels(groups: Groups, columns: Mapping[str, style.Look]) -> Figure:
     """Draw one panel per setting, with these columns of the same chart."""
-    first = next(iter(columns))
-    label = COLUMNS[first].chart
-    panels = []
-    for group in groups:
-        lines = [Line(group, column, look) for column, look in columns.items()]
-        panels.append(Panel(group.label, label, lines, rank_scale(group)))
-    figure = draw_panels(panels)
-    for axes in figure.axes:
+    figure, panels = style.figure(len(groups))
+    for axes, group in zip(panels, groups):
+        for column, look in columns.items():
+            draw_column(axes, group, column, look)
+        epoch_axes(axes, COLUMNS[column].chart)
+        style.panel_title(axes, group.label)
+    share_limits(panels, map(rank_scale, groups))
+    for axes in panels:
         style.start_at_zero(axes)
     return figure
 
@@ -106,14 +104,18 @@ def _branch_panels(groups: Groups, columns: Mapping[str, style.Look]) -> Figure:
     columns=("train/loss",),
 )
 def losses(groups: Groups, looks: style.Looks) -> Figure:
-    panels = []
-    for minimum, members in blocks(groups, _loss_scale):
+    by_minimum = blocks(groups, _loss_scale)
+    figure, panels = style.figure(len(by_minimum))
+    for axes, (minimum, members) in zip(panels, by_minimum):
+        for group in members:
+            draw_column(axes, group, "train/loss", looks[group.label])
+        epoch_axes(axes, COLUMNS["train/loss"].chart)
         words = list(dict.fromkeys(group.method for group in members))
         if not isinstance(minimum, str):
             words.append(f"minimum {minimum:g}")
-        lines = lines_of(members, "train/loss", looks)
-        panels.append(Panel(", ".join(words), COLUMNS["train/loss"].chart, lines, minimum))
-    return draw_panels(panels)
+        style.panel_title(axes, ", ".join(words))
+    share_limits(panels, [minimum for minimum, _ in by_minimum])
+    return figure
 
 
 def _loss_scale(group: Group) -> str | float:
@@ -146,12 +148,6 @@ def measures(groups: Groups, looks: style.Looks) -> Figure:
     return _column_panels(groups, looks, MEASURES)
 
 
-# Every column that a figure above draws.
-_PLOTS = [value for value in globals().values() if isinstance(value, Plot)]
-_DRAWN = set().union(*(plot.columns for plot in _PLOTS))
-OTHERS = [name for name, column in COLUMNS.items() if column.chart and name not in _DRAWN]
-
-
 @partial(
     Plot,
     title="All other charts",
@@ -166,39 +162,32 @@ def other_charts(groups: Groups, looks: style.Looks) -> Figure:
 
 def _column_panels(groups: Groups, looks: style.Looks, names: Sequence[str]) -> Figure:
     """Draw one panel per column, with all settings that have measured it."""
-    panels = []
+    by_column = []
     for name in names:
-        column = COLUMNS[name]
         measured = [group for group in groups if group.last(name)]
         for _, members in blocks(measured, lambda group: None):
-            lines = lines_of(members, name, looks)
-            panels.append(Panel(column.chart, column.label, lines, scale=name))
-    return draw_panels(panels)
-
-
-def lines_of(groups: Groups, column: str, looks: style.Looks) -> list[Line]:
-    """Return the line of a column for each setting."""
-    return [Line(group, column, looks[group.label]) for group in groups]
-
-
-def draw_panels(panels: Sequence[Panel]) -> Figure:
-    """Draw one figure with these panels."""
-    figure, grid = style.figure(len(panels))
-    for panel, axes in zip(panels, grid):
-        over_epochs(axes, panel.label, panel.lines)
-        style.panel_title(axes, panel.title)
-    share_limits(grid, [panel.scale for panel in panels])
+            by_column.append((name, members))
+    figure, panels = style.figure(len(by_column))
+    for axes, (name, members) in zip(panels, by_column):
+        for group in members:
+            draw_column(axes, group, name, looks[group.label])
+        epoch_axes(axes, COLUMNS[name].label)
+        style.panel_title(axes, COLUMNS[name].chart)
+    share_limits(panels, [name for name, _ in by_column])
     return figure
 
 
-def over_epochs(axes: Axes, label: str, lines: Sequence[Line]) -> None:
-    """Draw columns over epochs, with thin lines for runs that are not in the mean."""
-    for group, column, look in lines:
-        draw_curve(axes, curve_of(group.counted, column), look)
-        # "_" keeps a line out of the legend.
-        thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
-        for run in group.uncounted:
-            draw_curve(axes, curve_of([run], column), thin)
+def draw_column(axes: Axes, group: Group, column: str, look: style.Look) -> None:
+    """Draw a setting's column over epochs, with thin lines for runs that are not in the mean."""
+    draw_curve(axes, curve_of(group.counted, column), look)
+    # "_" keeps a line out of the legend.
+    thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
+    for run in group.uncounted:
+        draw_curve(axes, curve_of([run], column), thin)
+
+
+def epoch_axes(axes: Axes, label: str) -> None:
+    """Label axes over epochs; call it after drawing."""
     style.y_label(axes, label)
     style.integer_axis(axes, "epoch")
     style.mark_empty(axes, f"{label}\nwas not measured")
@@ -210,7 +199,7 @@ def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
     axes.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.16, linewidth=0)
 
 
-def share_limits(panels: Sequence[Axes], scales: Sequence[Hashable]) -> None:
+def share_limits(panels: Sequence[Axes], scales: Iterable[Hashable]) -> None:
     """Give non-empty panels of the same scale the same vertical limits."""
     by_scale = defaultdict(list)
     for axes, scale in zip(panels, scales):

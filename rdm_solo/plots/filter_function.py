@@ -18,12 +18,10 @@ def draw_filter(effect: Preview, note: str = "") -> Figure:
         name = "g"
         color = style.ONLINE["color"]
     _draw(function, effect.sigma, effect.gain, color)
-    function.set_xlabel(r"singular value $\sigma$")
-    function.set_ylabel(rf"${name}(\sigma)$")
+    function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${name}(\sigma)$")
     style.panel_title(function, f"{effect.branch} filter: {describe(effect.own_kind)}")
     _draw(curve, effect.lam_z, effect.curve, style.BLACK)
-    curve.set_xlabel(r"$\lambda_z$")
-    curve.set_ylabel(r"$g=\sqrt{\lambda_p/\lambda_z}$")
+    curve.set(xlabel=r"$\lambda_z$", ylabel=r"$g=\sqrt{\lambda_p/\lambda_z}$")
     style.panel_title(curve, f"as an online filter: {describe(effect.online_kind)}")
     return style.finish(figure, effect.name, note)
 

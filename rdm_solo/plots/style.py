@@ -6,12 +6,12 @@ reference.
 
 import functools
 import io
-import itertools
 import logging
 import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from PIL import Image
 
 from rdm_solo.runs.files import write_atomically
 
@@ -98,8 +98,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, with the name as label; 140 looks are distinct."""
     unique = dict.fromkeys(names)
     colours = _COLOURS if len(unique) > 1 else (BLACK,)
-    styles = zip(itertools.cycle(colours), itertools.cycle(_LINES), itertools.cycle(_MARKERS))
-    return {name: look(name, *style) for name, style in zip(unique, styles)}
+    styles = zip(unique, cycle(colours), cycle(_LINES), cycle(_MARKERS))
+    return {name: look(name, color, line, marker) for name, color, line, marker in styles}
 
 
 class _Figure(Figure):
@@ -108,7 +108,8 @@ class _Figure(Figure):
     savefig = styled(Figure.savefig)
 
     def _repr_png_(self) -> bytes:  # notebooks show it without pyplot
-        self.savefig(file := io.BytesIO(), format="png")
+        file = io.BytesIO()
+        self.savefig(file, format="png")
         return file.getvalue()
 
 
@@ -161,12 +162,12 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
             lines, labels = axes.get_legend_handles_labels()
             entries.update(zip(labels, lines))
     if entries or note:
-        # A line's sample takes 0.6 inches.
+        sample = 0.6  # inches of a line's sample
         longest = char_width(8.5) * max(map(len, entries), default=1)
-        column_width = 0.6 + min(width - 0.6, longest)
+        column_width = sample + min(width - sample, longest)
         figure.legend(
             list(entries.values()),
-            [wrap(label, width - 0.6, 8.5) for label in entries],
+            [wrap(label, width - sample, 8.5) for label in entries],
             ncols=max(1, int(width / column_width)),
             loc="upper left",
             bbox_to_anchor=(0, 0),
@@ -225,10 +226,8 @@ def start_at_zero(axes: Axes) -> None:
 
 def log_axis(axis: Axis) -> None:
     """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
-    if axis is axis.axes.xaxis:
-        axis.axes.set_xscale("log")
-    else:
-        axis.axes.set_yscale("log")
+    scale = "xscale" if axis is axis.axes.xaxis else "yscale"
+    axis.axes.set(**{scale: "log"})
     low, high = sorted(axis.get_view_interval())
     if high < 10 * low:
         axis.set_major_locator(MaxNLocator(nbins=3))
@@ -256,13 +255,14 @@ def save(
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each glyph of a PDF
     # Measured once: "tight" would draw the figure once more for each file.
     box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
-    options: Any = {"dpi": DPI, "bbox_inches": box}
     paths = []
     for kind in formats:
         path = folder / f"{name}.{kind}"
         # Without a date, files of the same run are identical.
         metadata = {"CreationDate": None} if kind == "pdf" else None
-        draw = functools.partial(figure.savefig, format=kind, metadata=metadata, **options)
+        draw = functools.partial(
+            figure.savefig, format=kind, metadata=metadata, dpi=DPI, bbox_inches=box
+        )
         write_atomically(path, draw)
         paths.append(path)
     return paths
@@ -270,8 +270,7 @@ def save(
 
 def pixels(figure: Figure) -> np.ndarray:
     """Return the figure as bytes of shape ``(height, width, 3)``."""
-    figure.savefig(file := io.BytesIO(), format="png")
-    file.seek(0)
-    colours = imread(file)[..., :3]  # from 0 to 1, without alpha
-    image: np.ndarray = (255 * colours).round().astype(np.uint8)
-    return image
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    image = Image.open(file).convert("RGB")
+    return np.array(image)
