@@ -51,7 +51,9 @@ def export(cfg: DictConfig) -> Path:
         "rdm_solo": __version__,
         "torchvision": torchvision_lines(backbone, spec),
     }
-    state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
+    state = {}
+    for name, value in backbone.state_dict().items():
+        state[name] = value.contiguous()
     folder = Path(cfg.out or files.inside(run, EXPORT))
     files.make_results_folder(folder)
     # safetensors stores only strings as metadata.

@@ -24,10 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from rdm_solo.ground.errors import UserError
-from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
-from rdm_solo.spectra.ranks import correlation, descending_eigenvectors
+from rdm_solo.spectra.ranks import correlation, descending, descending_eigenvectors
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.finished_run import FinishedRun
@@ -70,20 +68,16 @@ class Figure5:
     note: str = ""  # such as "online temperature 0.1"
 
 
-def measure(run: "RunFolder", rows: int = 4096, device: str = "cpu") -> Figure5:
+def measure(run: "RunFolder", rows: int = 4096) -> Figure5:
     """Measure the filters of a run's last checkpoint on ``rows`` or more views (see MAX_LOGITS).
 
+    The run's method must have an asymmetric design, a key of ``DESIGNS``.
     Use several times k rows: with fewer, the smallest eigenvalues are underestimated.
     """
     from rdm_solo.evaluate import finished_run  # imports solo-learn
 
     design = run.description.asymmetry
-    if design not in DESIGNS:
-        labels = [method.label for method in METHODS.values() if method.asymmetry in DESIGNS]
-        raise UserError(
-            f"Figure 5 is defined for {', '.join(labels)}, not for {run.label} ({run.folder})."
-        )
-    finished = finished_run.load(run, device)
+    finished = finished_run.load(run)
     with torch.no_grad():
         curves, note = DESIGNS[design](finished, rows)
     branch = "online" if design == "predictor" else "target"
@@ -93,20 +87,21 @@ def measure(run: "RunFolder", rows: int = 4096, device: str = "cpu") -> Figure5:
 def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     """Compare the run's predictor with the optimal linear predictor."""
     model = finished.model
-    has_momentum = hasattr(model, "momentum_projector")
     online: list[Tensor] = []
     target: list[Tensor] = []
     positive: list[Tensor] = []
     for crops in finished.batches(rows):
-        projections = [model.projector(model.backbone(x)) for x in crops]
-        targets = projections
-        if has_momentum:  # its projector ends with the target filter
-            targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
-        if hasattr(model, "find_nn"):  # NNBYOL and NNSiam: neighbours in a queue
-            targets = [model.find_nn(normalize(z, dim=-1))[1] for z in targets]
-        elif not has_momentum:
-            targets = [model.target_head(z) for z in targets]
-        online += [model.predictor(z) for z in projections]
+        targets = []
+        for x in crops:
+            z = model.projector(model.backbone(x))
+            online.append(model.predictor(z))
+            if hasattr(model, "momentum_projector"):  # it ends with the target filter
+                z = model.momentum_projector(model.momentum_backbone(x))
+            elif not hasattr(model, "find_nn"):
+                z = model.target_head(z)
+            if hasattr(model, "find_nn"):  # NNBYOL and NNSiam: neighbours in a queue
+                _, z = model.find_nn(normalize(z, dim=-1))
+            targets.append(z)
         target += targets
         positive += targets[1:] + targets[:1]
     p = normalize(torch.cat(online).double(), dim=1)
@@ -114,16 +109,21 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     z_plus = normalize(torch.cat(positive).double(), dim=1)
 
     lam_p = eigenvalues(p)
-    lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
+    noise = ROUNDING * lam_p[0]
+    lam_p = lam_p.where(lam_p > noise, 0.0)
     lam_z, u = descending_eigenvectors(correlation(z))
     # Both views of a pair are each other's positive, so that C_+ is symmetric.
     C_plus = (z.mT @ z_plus + z_plus.mT @ z) / (2 * len(z))
-    lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
-    directional = (u * (C_plus @ u)).sum(0)
+    lam_plus = descending(C_plus)
+    energy = u * (C_plus @ u)
+    directional = energy.sum(0)
+    g = filter_curve(lam_p, lam_z)
+    omega = ideal_filter(lam_plus, lam_z)
+    omega_directional = ideal_filter(directional, lam_z)
     curves = [
-        curve("g", "", lam_z, filter_curve(lam_p, lam_z), trained=True),
-        curve("omega", "", lam_z, ideal_filter(lam_plus, lam_z)),
-        curve("omega, directional", "", lam_z, ideal_filter(directional, lam_z)),
+        curve("g", "", lam_z, g, trained=True),
+        curve("omega", "", lam_z, omega),
+        curve("omega, directional", "", lam_z, omega_directional),
     ]
     return curves, ""
 
@@ -146,7 +146,8 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
                 queue = model.prototypes(finished.queue[view])
                 batch = torch.cat([batch, queue])
             sinkhorn_batches.append(batch)
-    lam_p = eigenvalues((torch.cat(logits).double() / temperature).softmax(1))
+    online = torch.cat(logits).double() / temperature
+    lam_p = eigenvalues(online.softmax(1))
 
     curves = []
     for eps in dict.fromkeys([epsilon, temperature]):
@@ -157,9 +158,9 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
             for x, batch in zip(logits, sinkhorn_batches):
                 q = sinkhorn(batch, eps, n)
                 assignments.append(q[: len(x)])
-            lam_z = eigenvalues(torch.cat(assignments))
             name = "1 iteration" if n == 1 else f"{n} iterations"
             trained = eps == epsilon and n == model.sk_iters
+            lam_z = eigenvalues(torch.cat(assignments))
             h = filter_curve(lam_z, lam_p)
             curves.append(curve(name, f"ε = {eps:g}", lam_p, h, trained))
     return curves, f"online temperature {temperature:g}"
@@ -170,22 +171,28 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
     model = finished.model
     loss = model.dino_loss_func
     online = float(loss.student_temp)
+    target = float(loss.teacher_temp_schedule[finished.epoch])
     # The schedule is interpolated, so that 0.07 may be stored as 0.07 plus a rounding error.
-    target = round(float(loss.teacher_temp_schedule[finished.epoch]), 6)
+    target = round(target, 6)
     rows = min(rows, MAX_LOGITS // (2 * loss.center.shape[1]))
     student = []
     teacher = []
     for crops in finished.batches(rows):
         for x in crops:
-            student.append(model.head(model.backbone(x)).float())
-            teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
-    lam_p = eigenvalues((torch.cat(student).double() / online).softmax(1))
+            features = model.backbone(x)
+            student.append(model.head(features).float())
+            features = model.momentum_backbone(x)
+            teacher.append(model.momentum_head(features).float())
+    p = (torch.cat(student).double() / online).softmax(1)
+    lam_p = eigenvalues(p)
     logits = torch.cat(teacher).double()
     curves = []
     for group, centre in (("not centred", 0), ("centred", loss.center.double())):
+        centred = logits - centre
         for t in sorted({*TEMPERATURES, online, target}):
-            z = ((logits - centre) / t).softmax(1)
-            h = filter_curve(eigenvalues(z), lam_p)
+            z = (centred / t).softmax(1)
+            lam_z = eigenvalues(z)
+            h = filter_curve(lam_z, lam_p)
             trained = t == target and group == "centred"
             curves.append(curve(f"t = {t:.4g}", group, lam_p, h, trained))
     return curves, f"online temperature {online:g}"
@@ -228,14 +235,13 @@ def curve(variant: str, group: str, lam: Tensor, value: Tensor, trained: bool = 
     m = leading(lam)
     lam = lam[:m]
     value = value[:m]
+    # A least-squares fit on log-log axes.
     positive = value > 0  # zeros have no logarithm; also excludes NaN
     x = lam[positive].log()
     y = value[positive].log()
-    slope = float("nan")
-    if len(x) > 1:
-        x = x - x.mean()
-        slope = float((x * y).sum() / x.square().sum())
-    return Curve(variant, group, lam.cpu().numpy(), value.cpu().numpy(), slope, trained)
+    x = x - x.mean()
+    slope = (x * y).sum() / x.square().sum()  # NaN for a single point
+    return Curve(variant, group, lam.numpy(), value.numpy(), float(slope), trained)
 
 
 def eigenvalues(x: Tensor) -> Tensor:
@@ -247,5 +253,4 @@ def eigenvalues(x: Tensor) -> Tensor:
     n, k = x.shape
     if n < k:
         x = x.mT  # E[x x^T] and x x^T / n share their non-zero eigenvalues
-    lam: Tensor = torch.linalg.eigvalsh(x.mT @ x / n)
-    return lam.flip(0).clamp_min(0)
+    return descending(x.mT @ x / n)

@@ -17,7 +17,6 @@ from torch import Tensor
 from rdm_solo import methods
 from rdm_solo.cli.terminal import silence_third_party
 from rdm_solo.data import Loader, loader
-from rdm_solo.evaluate.extraction import choose_device
 from rdm_solo.methods import backbones
 from rdm_solo.runs import checkpoints, files, saved_config
 from rdm_solo.runs.folder import RunFolder
@@ -56,9 +55,8 @@ class FinishedRun:
                     return
 
 
-def load(run: RunFolder, device: str = "cpu") -> FinishedRun:
-    """Return the run's model and views on that device."""
-    torch_device = choose_device(device)
+def load(run: RunFolder) -> FinishedRun:
+    """Return the run's model and views, on the CPU."""
     _, saved = checkpoints.latest(run.folder)
     with files.prefix_errors(run.folder):
         config = saved_config.unresolved_config(run.folder)
@@ -80,9 +78,7 @@ def load(run: RunFolder, device: str = "cpu") -> FinishedRun:
         model.load_state_dict(state)
         for spectral in getattr(model, "filters", ()):
             spectral.set_epoch(epoch)
-    model.to(torch_device).train().requires_grad_(False)
-    if queue is not None:
-        queue = queue.to(torch_device)
+    model.train().requires_grad_(False)
     batch_size = run.filter_batch or model_cfg.batch_size
     batches = loader(
         dataset,
@@ -90,7 +86,6 @@ def load(run: RunFolder, device: str = "cpu") -> FinishedRun:
         min(batch_size, len(dataset.train)),
         views=views,
         seed=model_cfg.seed,
-        device=torch_device,
         expand_channels=backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs),
     )
     return FinishedRun(model, batches, views.num_large_crops, epoch, queue)

@@ -6,7 +6,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rdm_solo.data.images import Dataset
 from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
 from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.ground.values import check_bool, check_choice, check_integer
@@ -62,14 +61,14 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
 
 def choose_protocol(cfg: DictConfig) -> Protocol:
     """Return the named or default protocol, changed by the options that were passed."""
-    name = cfg.protocol or ("lars" if cfg.dataset.name == "imagenet" else "sgd")
+    default = "lars" if cfg.dataset.name == "imagenet" else "sgd"
+    name = cfg.protocol or default
     check_choice("protocol", name, PROTOCOLS)
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
     changes = {}
     for field in fields(Protocol):
-        value = plain[field.name]
-        if value is not None:
-            changes[field.name] = value
+        if plain[field.name] is not None:
+            changes[field.name] = plain[field.name]
     return replace(PROTOCOLS[name], **changes)
 
 
@@ -92,15 +91,6 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     return weights, Spec(spec.name, stem, kwargs)
 
 
-def check_labels(dataset: Dataset) -> None:
-    """Refuse a data set without labels or without validation images."""
-    if not dataset.labelled or dataset.val is None:
-        raise UserError(
-            f"dataset={dataset.name} has no labels or no validation images, but a linear "
-            "evaluation needs both; pass another dataset=..."
-        )
-
-
 def nonempty_options(cfg: DictConfig, part: str) -> dict[str, Any]:
     """Return the options of one section of a config that are set, by their dotted names.
 
@@ -108,5 +98,5 @@ def nonempty_options(cfg: DictConfig, part: str) -> dict[str, Any]:
     {'backbone.width': 8}
     """
     plain: Any = OmegaConf.to_container(cfg)
-    section = options({part: plain.get(part)})
-    return {name: value for name, value in section if value not in (None, {})}
+    section = {part: plain.get(part)}
+    return {name: value for name, value in options(section) if value not in (None, {})}

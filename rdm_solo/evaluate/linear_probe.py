@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import statistics
 import sys
 import time
 from dataclasses import asdict
@@ -19,23 +18,37 @@ log = logging.getLogger("rdm_solo")
 
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
     """Train a linear classifier on a frozen backbone, write the results and return the record."""
+    import torch
+
     from rdm_solo.data import loader
     from rdm_solo.evaluate import extraction, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.ground.devices import device_name
+    from rdm_solo.ground.errors import UserError
     from rdm_solo.methods import backbones, weight_files
     from rdm_solo.runs import files, linear_file
+    from rdm_solo.runs.groups import mean_std
     from rdm_solo.train import reporting, training_data
 
     linear_config.check(cfg)
-    device = extraction.choose_device(cfg.device)
-    with files.prefix_errors(Path(cfg.run)) if cfg.run else contextlib.nullcontext():
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    named_errors: Any = contextlib.nullcontext()
+    if cfg.run is not None:
+        named_errors = files.prefix_errors(Path(cfg.run))
+    with named_errors:
         cfg = linear_config.with_dataset(cfg)
         protocol = linear_config.choose_protocol(cfg)
         weights, spec = linear_config.find_weights(cfg)
         backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
         dataset, views = training_data.make_data(cfg)
-    linear_config.check_labels(dataset)
+    if not dataset.labelled or dataset.val is None:
+        raise UserError(
+            f"dataset={dataset.name} has no labels or no validation images, but a linear "
+            "evaluation needs both; pass another dataset=..."
+        )
     assumed_stem = None
     if cfg.run is None and cfg.backbone.stem is None:
         assumed_stem = weight_files.assumed_stem(weights, spec)
@@ -66,13 +79,15 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         _, curve = fit(batches, *validation)
     checkpoint = weights.path.resolve()
     if checkpoint.is_relative_to(out.resolve()):
-        # A relative path inside the results folder stays valid if the folder is moved.
+        # A relative path stays valid if the folder is moved.
         checkpoint = checkpoint.relative_to(out.resolve())
+    settings = asdict(protocol)
+    settings["milestones"] = list(protocol.milestones)  # a list, as read from linear.json
     record = {
         "top1": curve[-1].top1,
         "top5": curve[-1].top5,
         "features": cfg.features,
-        "protocol": {**asdict(protocol), "milestones": list(protocol.milestones)},
+        "protocol": settings,
         "lr": protocol.effective_lr,
         "augmentation": augmentation,
         "seed": cfg.seed,
@@ -97,9 +112,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         linear_results.log_to_run(Path(cfg.run), record, weights.step or 0, cfg.online)
     if len(same_settings) > 1:
         top1 = [entry["top1"] for entry in same_settings]
-        mean = statistics.mean(top1)
-        sd = statistics.stdev(top1)
-        log.info(f"top-1 {mean:.2f} ± {sd:.2f} % over {len(same_settings)} seeds")
+        log.info(f"top-1 {mean_std(top1, 2)} % over {len(top1)} seeds")
     log.info(f"{record['seconds']:.0f} s; the results are in {out / files.LINEAR}")
     return record
 

@@ -26,17 +26,15 @@ def write(folder: Path, record: Record) -> list[Record]:
     records = linear_file.read(folder)
     settings = _settings(record)
     entries = []
-    same_settings = []
     for entry in records.get(kind, []):
-        has_same_settings = _settings(entry) == settings
-        if has_same_settings and entry["seed"] == record["seed"]:
-            continue  # replaced
-        entries.append(entry)
-        if has_same_settings:
-            same_settings.append(entry)
-    records[kind] = [*entries, record]
-    write_atomically(folder / LINEAR, json.dumps(records, indent=2) + "\n")
-    return [*same_settings, record]
+        is_replaced = entry["seed"] == record["seed"] and _settings(entry) == settings
+        if not is_replaced:
+            entries.append(entry)
+    entries.append(record)
+    records[kind] = entries
+    text = json.dumps(records, indent=2)
+    write_atomically(folder / LINEAR, text + "\n")
+    return [entry for entry in entries if _settings(entry) == settings]
 
 
 def _settings(record: Record) -> Record:
@@ -46,7 +44,10 @@ def _settings(record: Record) -> Record:
 def log_to_run(folder: Path, record: Record, step: int, online: bool) -> None:
     """Log the accuracies to the run's loggers."""
     _, prefix = VARIANTS[record["features"]]
-    scalars = {f"{prefix}top1": record["top1"], f"{prefix}top5": record["top5"]}
+    scalars = {
+        f"{prefix}top1": record["top1"],
+        f"{prefix}top5": record["top5"],
+    }
     logger_names = loggers.append(folder, scalars, step, online)
     if logger_names:
         log.info(f"{', '.join(scalars)} logged to {' and '.join(logger_names)}")

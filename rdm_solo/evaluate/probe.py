@@ -45,11 +45,12 @@ class Protocol:
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, ("sgd", "lars"))
         check_choice("schedule", self.schedule, ("step", "cosine"))
-        for name in ("epochs", "batch_size"):
-            check_integer(name, getattr(self, name), 1)
+        check_integer("epochs", self.epochs, 1)
+        check_integer("batch_size", self.batch_size, 1)
         check_number("lr", self.lr, 0)
-        for name in ("momentum", "weight_decay", "gamma"):
-            check_number(name, getattr(self, name), 0, 1)
+        check_number("momentum", self.momentum, 0, 1)
+        check_number("weight_decay", self.weight_decay, 0, 1)
+        check_number("gamma", self.gamma, 0, 1)
         for share in self.milestones:
             check_number("each of milestones (shares of the epochs)", share, above=0, maximum=1)
 
@@ -111,8 +112,9 @@ def fit_linear(
     """
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(features), generator=generator(seed, "probe", 1 + epoch))
-        for rows in torch.split(order.to(features.device), protocol.batch_size):
+        rng = generator(seed, "probe", 1 + epoch)
+        order = torch.randperm(len(features), generator=rng).to(features.device)
+        for rows in torch.split(order, protocol.batch_size):
             yield features[rows], labels[rows]
 
     return fit(batches, val_features, val_labels, num_classes, protocol, seed)
@@ -143,7 +145,8 @@ def fit(
         total = torch.zeros((), dtype=torch.float64, device=device)
         rows = 0
         for x, labels in batches(epoch):
-            loss = F.cross_entropy(classifier(x.to(device)), labels.to(device))
+            logits = classifier(x.to(device))
+            loss = F.cross_entropy(logits, labels.to(device))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
             optimizer.step()
@@ -159,7 +162,8 @@ def fit(
             )
         top1, top5 = accuracies(logits, val_labels)
         curve.append(EpochRow(epoch + 1, lr, mean_loss, top1, top5))
-        if (epoch + 1) % max(1, protocol.epochs // 10) == 0:
+        interval = max(1, protocol.epochs // 10)
+        if (epoch + 1) % interval == 0:
             log.info(f"epoch {epoch + 1} of {protocol.epochs}: top-1 {top1:.2f} %")
     return ProbeResult(classifier, curve)
 
@@ -170,7 +174,8 @@ def accuracies(logits: Tensor, labels: Tensor) -> tuple[float, float]:
     >>> accuracies(torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), torch.tensor([0, 1]))
     (50.0, 100.0)
     """
-    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    k = min(5, logits.shape[1])
+    best = logits.topk(k, dim=1).indices
     hits = (best == labels[:, None]).double()
     top1 = hits[:, 0].mean()
     top5 = hits.sum(1).mean()
@@ -179,11 +184,15 @@ def accuracies(logits: Tensor, labels: Tensor) -> tuple[float, float]:
 
 def _optimizer(classifier: nn.Linear, protocol: Protocol) -> torch.optim.Optimizer:
     # fit sets the learning rate in each epoch.
-    options: dict[str, Any] = {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
+    options: dict[str, Any] = {
+        "params": classifier.parameters(),
+        "momentum": protocol.momentum,
+        "weight_decay": protocol.weight_decay,
+    }
     if protocol.optimizer == "sgd":
-        return torch.optim.SGD(classifier.parameters(), **options)
+        return torch.optim.SGD(**options)
     # Without always_adapt, timm's Lars (1.0.12 and later) does not rescale a layer that has no
     # weight decay; SimSiam's official evaluation always rescales.
     from timm.optim.lars import Lars
 
-    return Lars(classifier.parameters(), always_adapt=True, **options)
+    return Lars(always_adapt=True, **options)

@@ -39,7 +39,8 @@ def byol(tmp_path_factory):
 
 
 def features(backbone: torch.nn.Module, size: int = 32) -> torch.Tensor:
-    x = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 3, size, size, generator=rng)
     with torch.no_grad():
         return backbone.eval()(x)
 
@@ -50,18 +51,20 @@ def test_torchvision_takes_the_weights_and_gives_the_features(stem, tmp_path, mo
     out = export(f"run={tmp_path}")
     ours = features(load(tmp_path / "checkpoints" / "last.ckpt"))
     assert ours.std() > 0
-    metadata = json.loads((out / "backbone.json").read_text())
-    names: dict = {"torch": torch, "torchvision": torchvision}
     monkeypatch.chdir(out)
+    metadata = json.loads(Path("backbone.json").read_text())
+    names: dict = {"torch": torch, "torchvision": torchvision}
     exec("\n".join(metadata["torchvision"]), names)
     model = names["model"]
-    keys = model.load_state_dict(load_file("backbone.safetensors"), strict=False)
-    assert (keys.missing_keys, keys.unexpected_keys) == (["fc.weight", "fc.bias"], [])
+    state = load_file("backbone.safetensors")
+    keys = model.load_state_dict(state, strict=False)
+    assert keys.missing_keys == ["fc.weight", "fc.bias"]
+    assert keys.unexpected_keys == []
     model.fc = torch.nn.Identity()
     assert torch.equal(features(model), ours)
     with safe_open("backbone.safetensors", "pt") as file:
         assert json.loads(file.metadata()["rdm_solo"]) == metadata
-    assert (metadata["backbone"]["name"], metadata["backbone"]["stem"]) == ("resnet18", stem)
+    assert metadata["backbone"]["stem"] == stem
     assert metadata["epoch"] == 1
     assert metadata["dataset"] == "synthetic"
     assert metadata["method"] == "simsiam"
@@ -70,15 +73,15 @@ def test_torchvision_takes_the_weights_and_gives_the_features(stem, tmp_path, mo
 def test_a_file_holds_the_online_network(typed, byol, tmp_path):
     process = typed("rdm_solo.export", f"run={byol}", "out=here", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"here"}
+    (out,) = tmp_path.iterdir()
     ours = load(byol / "checkpoints" / "last.ckpt")
     state = checkpoint(byol)["state_dict"]
-    name = "stem.0.weight"
-    assert not torch.equal(state[f"backbone.{name}"], state[f"momentum_backbone.{name}"])
+    weight = state["backbone.stem.0.weight"]
+    assert not torch.equal(weight, state["momentum_backbone.stem.0.weight"])
     for suffix in ("safetensors", "pth"):
-        exported = load(tmp_path / "here" / f"backbone.{suffix}")
+        exported = load(out / f"backbone.{suffix}")
         assert torch.equal(features(ours, 8), features(exported, 8))
-        assert torch.equal(exported.state_dict()[name], state[f"backbone.{name}"])
+        assert torch.equal(exported.stem[0].weight, weight)
 
 
 def test_the_option_that_is_missing_or_cannot_be_written_is_named(byol, tmp_path):
