@@ -5,7 +5,8 @@ Modules are imported on first use, so a training run only loads the figure that 
 >>> from pathlib import Path
 >>> from rdm_solo import plots, runs
 >>> from rdm_solo.runs.groups import by_setting
->>> settings = by_setting(runs.find([Path("runs")]))  # doctest: +SKIP
+>>> members, errors = runs.scan([Path("runs")])  # doctest: +SKIP
+>>> settings = by_setting(members)  # doctest: +SKIP
 >>> figure = plots.effective_rank(settings)  # doctest: +SKIP
 >>> plots.save(figure, Path("figures"), "erank")  # doctest: +SKIP
 [PosixPath('figures/erank.png'), PosixPath('figures/erank.pdf')]

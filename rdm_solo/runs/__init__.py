@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rdm_solo import import_on_first_use
 
 if TYPE_CHECKING:
-    from rdm_solo.runs.folder import RunFolder, find, load, scan
+    from rdm_solo.runs.folder import RunFolder, load, scan
     from rdm_solo.runs.metrics_file import read_metrics
 
-__all__ = ["RunFolder", "find", "load", "read_metrics", "scan"]
+__all__ = ["RunFolder", "load", "read_metrics", "scan"]
 
 __getattr__ = import_on_first_use(__all__, "rdm_solo.runs.metrics_file", "rdm_solo.runs.folder")

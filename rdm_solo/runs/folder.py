@@ -90,10 +90,14 @@ class RunFolder:
         return finite(self.config.get("p"))
 
     @property
+    def derived(self) -> Mapping[str, Any]:
+        """The values that the run derived from its config; empty until it has a summary."""
+        return self.summary.get("derived") or {}
+
+    @property
     def filter_batch(self) -> Any:
         """The number of rows in a filter's batch, over all processes; None if it is unknown."""
-        derived = self.summary.get("derived") or {}
-        return derived.get("filter_batch", self.config.get("batch_size"))
+        return self.derived.get("filter_batch", self.config.get("batch_size"))
 
     @property
     def epochs(self) -> int:
@@ -278,21 +282,16 @@ def checked_config(folder: Path) -> DictConfig:
     return config
 
 
-def find(paths: Sequence[Path]) -> list[RunFolder]:
-    """Return the runs in these folders; each folder is a run's or contains runs at any depth."""
-    runs, broken = scan(paths)
-    for message in broken.values():
-        raise UserError(message)
-    return runs
-
-
 def scan(paths: Sequence[Path]) -> tuple[list[RunFolder], dict[Path, str]]:
-    """Return the runs in these folders, and the error of each folder that cannot be read."""
+    """Return the runs in these folders, and the error of each folder that cannot be read.
+
+    Each folder is a run's or contains runs at any depth.
+    """
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder; pass the folder of a run or of a sweep.")
-        inner = [path] if is_run(path) else _runs_below(path)
+        inner = [path] if (path / CONFIG).is_file() else _runs_below(path)
         if not inner:
             raise UserError(f"{path} holds no run: no folder below it has {CONFIG}.")
         for folder in inner:
@@ -305,11 +304,6 @@ def scan(paths: Sequence[Path]) -> tuple[list[RunFolder], dict[Path, str]]:
         except UserError as error:
             broken[folder] = str(error)
     return runs, broken
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether the folder is a run folder."""
-    return (folder / CONFIG).is_file()
 
 
 def _runs_below(folder: Path) -> list[Path]:

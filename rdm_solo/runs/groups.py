@@ -3,7 +3,6 @@
 import itertools
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.saved_config import exponent
+from rdm_solo.runs.spectra_files import stack
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,10 @@ class Group:
 
     def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
         """Return the last measured epoch and its arrays ``(seeds, k)``; 0 and {} if none."""
-        seeds: dict[int, list[dict[str, np.ndarray]]] = defaultdict(list)  # by last epoch
-        for run in self.counted:
-            if run.has_spectra():
-                arrays = run.spectrum()
-                seeds[int(arrays["epoch"])].append(arrays)
-        if not seeds:
-            return 0, {}
-        last = max(seeds)
-        stacks = {}
-        for name in set.intersection(*map(set, seeds[last])):
-            stacks[name] = np.stack([arrays[name] for arrays in seeds[last]])
-        return last, stacks
+        spectra = [run.spectrum() for run in self.counted if run.has_spectra()]
+        last = max((int(arrays["epoch"]) for arrays in spectra), default=0)
+        seeds = [arrays for arrays in spectra if arrays["epoch"] == last]
+        return last, stack(seeds)
 
 
 def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
@@ -210,9 +202,14 @@ def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
         by_label.setdefault(label, {}).setdefault(key, []).append(run)
     groups: dict[str, Group] = {}
     for label, by_key in by_label.items():
-        settings = list(by_key.values())
-        suffixes = _suffixes([members[0].setting for members in settings])
-        for suffix, members in zip(suffixes, settings):
+        settings = [members[0].setting for members in by_key.values()]
+        differing = _differing(settings)[:3]
+        for setting, members in zip(settings, by_key.values()):
+            words = []
+            for name in differing:
+                leaf = name.split(".")[-1]
+                words.append(f"{leaf}={setting.get(name, 'unset')}")
+            suffix = f" ({', '.join(words)})" if words else ""
             # Settings can differ in a fourth option only, or two suffixes can read the same.
             if label + suffix in groups:
                 suffix += f" #{len(groups) + 1}"
@@ -227,18 +224,13 @@ def started_groups(runs: Sequence[RunFolder]) -> list[Group]:
     return [group for group in by_setting(started) if group.counted[0].epochs]
 
 
-def _suffixes(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return how each setting differs from the others, such as `` (last_bn=False)``."""
-    if len(settings) == 1:
-        return [""]
-    words: list[list[str]] = [[] for _ in settings]
+def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the options in which the settings differ, in their order."""
+    names = []
     for name in dict.fromkeys(itertools.chain(*settings)):
-        values = [setting.get(name, "unset") for setting in settings]
-        if len(set(values)) > 1:
-            leaf = name.split(".")[-1]
-            for value, own in zip(values, words):
-                own.append(f"{leaf}={value}")
-    return [f" ({', '.join(own[:3])})" for own in words]
+        if len({setting.get(name, "unset") for setting in settings}) > 1:
+            names.append(name)
+    return names
 
 
 def run_name(run: RunFolder) -> str:

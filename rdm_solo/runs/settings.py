@@ -22,8 +22,10 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
     {'p': -0.5, 'optimizer.lr': 0.1}
     """
+    plain: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    chosen = {part: plain[part] for part in parts if part in plain}
     values = {}
-    for name, value in options_in(config, parts):
+    for name, value in options(chosen):
         part, *names = name.split(".")
         if part == "trainer":
             changes_results = ".".join(names) in TRAINER
@@ -32,14 +34,6 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
         if changes_results:
             values[name] = value
     return values
-
-
-def options_in(config: Any, parts: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted names and values of the options in these parts of a config."""
-    plain: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    for part in parts:
-        if part in plain:
-            yield from options({part: plain[part]})
 
 
 def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Read and write a run's spectra: ``spectra/epoch_0001.npz`` has the first epoch's arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
     with writing(folder / SPECTRA):
         (folder / SPECTRA).mkdir(exist_ok=True)
     content: dict[str, Any] = {"epoch": np.array(epoch), **arrays}
-    write_atomically(_path(folder, epoch), lambda file: np.savez(file, **content))
+    path = folder / SPECTRA / f"epoch_{epoch:04d}.npz"
+    write_atomically(path, lambda file: np.savez(file, **content))
 
 
 def truncate(folder: Path, done: int) -> None:
@@ -32,19 +33,30 @@ def truncate(folder: Path, done: int) -> None:
 def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return a run's spectra with epochs as the first axis, and the names of broken files.
 
-    The dict is empty if a run has no spectra. Epochs before a change of the diagnostics, whose
-    arrays differ in name or shape from the last epoch's, are left out.
+    The dict is empty if a run has no spectra. Epochs whose arrays differ in name or shape from the
+    last epoch's, as after a change of the diagnostics, are left out.
     """
     by_epoch, broken = read_epochs(folder)
-    stacks: dict[str, list[np.ndarray]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for _, arrays in sorted(by_epoch.items()):
-        previous, shapes = shapes, {name: array.shape for name, array in arrays.items()}
-        if shapes != previous:
-            stacks = {name: [] for name in arrays}
-        for name, array in arrays.items():
-            stacks[name].append(array)
-    return {name: np.stack(epochs) for name, epochs in stacks.items()}, broken
+    epochs = [by_epoch[epoch] for epoch in sorted(by_epoch)]
+    alike = [arrays for arrays in epochs if _shapes(arrays) == _shapes(epochs[-1])]
+    return stack(alike), broken
+
+
+def stack(spectra: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    """Stack the arrays of several epochs or runs by name; a name that one of them lacks is dropped.
+
+    >>> stack([{"rows": np.array(7), "lam": np.ones(2)}, {"rows": np.array(8)}])
+    {'rows': array([7, 8])}
+    """
+    stacks: dict[str, np.ndarray] = {}
+    if spectra:
+        for name in sorted(set.intersection(*map(set, spectra))):
+            stacks[name] = np.stack([arrays[name] for arrays in spectra])
+    return stacks
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
@@ -62,7 +74,3 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
         except Exception:  # the kind of error depends on where a file was cut off
             broken.append(str(name))
     return by_epoch, broken
-
-
-def _path(folder: Path, epoch: int) -> Path:
-    return folder / SPECTRA / f"epoch_{epoch:04d}.npz"
