@@ -79,7 +79,7 @@ class Sweep:
             row |= {"runs": len(setting.judged_runs), "epochs": setting.counted[0].epochs}
             for column in compared():
                 name = column.name
-                mean, sd, n = _moments(setting.last[name])
+                mean, sd, n = _moments(setting.last(name))
                 row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
             rows.append(row)
         return table(rows)
@@ -136,7 +136,7 @@ class Sweep:
             )
         ranked = []
         for setting in judge(groups):
-            values = last(setting.counted, column, setting.evaluation)
+            values = setting.last(column)
             is_chosen = dataset in (None, setting.group.first.dataset)
             if is_chosen and setting.ranked and values:
                 runs = map(Run.from_read, setting.counted)

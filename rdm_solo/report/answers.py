@@ -11,8 +11,6 @@ from rdm_solo.report.verdicts import Verdict, before_training, filter_causes_gap
 from rdm_solo.runs.columns import COLUMNS, LINEAR, Column
 from rdm_solo.runs.groups import latest, mean_std
 
-LIMIT = 6  # filters or methods in the title
-
 
 def title(settings: Sequence[Setting]) -> str:
     """Return what was compared, such as ``SimSiam, target filter σ^p, p = -1 … -0.3, 4 runs``."""
@@ -44,9 +42,7 @@ def _compared(settings: Sequence[Setting]) -> list[str]:
         if group.first.p is not None:
             exponents.add(group.first.p)
     names.pop("", None)
-    filters = "; ".join(names)
-    if len(names) >= LIMIT:
-        filters = join_first(names)
+    filters = join_first(names)
     if len(exponents) > 1:
         filters += f", p = {min(exponents):g} … {max(exponents):g}"
     elif exponents:
@@ -69,7 +65,7 @@ def accuracy(setting: Setting) -> Verdict:
     run = setting.counted[0]
     lines = []
     for column in ACCURACIES:
-        values = setting.last[column.name]
+        values = setting.last(column.name)
         if not values:
             continue
         text = f"{column.label} {mean_std(values, column.digits)} %"
@@ -142,7 +138,7 @@ def rankings(settings: Sequence[Setting]) -> list[Verdict]:
         ):
             if len(by_dataset) > 1:
                 question += f" on {dataset}"
-            if any(setting.last[column.name] for setting in healthy):
+            if any(setting.last(column.name) for setting in healthy):
                 verdicts.append(best(f"{question}?", column, healthy))
     return verdicts
 
@@ -151,7 +147,7 @@ def compared_accuracy(settings: Sequence[Setting]) -> Column:
     """Return the accuracy that most settings have; ties prefer linear, then kNN, then online."""
 
     def count(column: Column) -> int:
-        return sum(len(setting.last[column.name]) > 0 for setting in settings)
+        return sum(len(setting.last(column.name)) > 0 for setting in settings)
 
     return max(ACCURACIES, key=count)
 
@@ -163,7 +159,7 @@ def best(question: str, column: Column, settings: Sequence[Setting]) -> Verdict:
     """
 
     def seeds(setting: Setting) -> Sequence[float]:
-        return setting.last[column.name]
+        return setting.last(column.name)
 
     def mean(setting: Setting) -> float:
         return statistics.fmean(seeds(setting))

@@ -2,21 +2,16 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from rdm_solo.report.verdicts import JudgedRun, Verdict, judge_run, verdicts
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, charts
+from rdm_solo.runs.columns import ACCURACY, LINEAR, Column, charts
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.groups import (
-    Group,
-    format_latest,
-    latest,
-    mean_std,
-)
+from rdm_solo.runs.groups import Group, format_latest, latest, mean_std
 from rdm_solo.runs.linear_file import KINDS, Record
 
 EPOCH_ACCURACIES = charts()[ACCURACY][::-1]  # kNN, online
@@ -32,24 +27,39 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """A group of runs with its verdicts and last values.
+    """A group of runs with its verdicts and last values."""
 
-    ``last`` and ``text`` have the counted runs' last values of each column: one value per run, and
-    mean ± standard deviation.
-    """
-
-    label: str
     group: Group
     judged_runs: Sequence[JudgedRun]
-    counted: Sequence[RunFolder]  # the runs in means, bands and n
     lead: Verdict
     low_pass: Verdict
     health: Verdict  # with the progress of unfinished runs
     evaluation: Evaluation | None  # the linear evaluation that is compared on the data set
-    last: Mapping[str, Sequence[float]]
-    text: Mapping[str, str]
-    finished: bool
     ranked: bool  # whether at least one of its runs is healthy
+
+    @property
+    def label(self) -> str:
+        return self.group.label
+
+    @property
+    def counted(self) -> list[RunFolder]:
+        """The runs in means, bands and n."""
+        return self.group.counted
+
+    @property
+    def finished(self) -> bool:
+        run = self.counted[0]
+        return run.epochs >= int(run.config.get("max_epochs", 0))
+
+    def last(self, column: str) -> list[float]:
+        """Return the counted runs' last values of a column, one per run."""
+        return last(self.counted, column, self.evaluation)
+
+    def text(self, column: Column) -> str:
+        """Return mean ± standard deviation of the last values."""
+        if column == LINEAR:
+            return mean_std(self.last(column.name), column.digits)
+        return format_latest(self.counted, column.name, column.digits)
 
 
 def judge(groups: Sequence[Group]) -> list[Setting]:
@@ -59,40 +69,22 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
     for group in groups:
         runs = {run: judge_run(run) for run in group.runs}
         judged = [runs[run] for run in group.judged]
-        lead, low_pass, health = verdicts(judged)
-        counted = group.counted
+        setting = Setting(
+            group,
+            list(runs.values()),
+            *verdicts(judged),
+            evaluation=compared[group.first.dataset],
+            ranked=any(each.alive.healthy for each in judged),
+        )
         # The verdict on health, which the page shows first, starts with the progress.
-        counted_run = counted[0]
-        finished = counted_run.epochs >= int(counted_run.config.get("max_epochs", 0))
         progress = []
-        if not finished and counted_run.diverged is None:
-            progress.append(counted_run.progress)
+        if not setting.finished and not group.diverged:
+            progress.append(group.counted[0].progress)
         behind = [f"seed {run.seed} ({run.progress})" for run in group.uncounted]
         if behind:
             progress.append(f"not counted: {', '.join(behind)}")
-        evaluation = compared[counted_run.dataset]
-        linear = last(counted, LINEAR.name, evaluation)
-        last_values = {LINEAR.name: linear}
-        text = {LINEAR.name: mean_std(linear, LINEAR.digits)}
-        for column in COLUMNS.values():
-            last_values[column.name] = group.last(column.name)
-            text[column.name] = format_latest(counted, column.name, column.digits)
-        settings.append(
-            Setting(
-                label=group.label,
-                group=group,
-                judged_runs=list(runs.values()),
-                counted=counted,
-                lead=lead,
-                low_pass=low_pass,
-                health=replace(health, numbers=[*progress, *health.numbers]),
-                evaluation=evaluation,
-                last=last_values,
-                text=text,
-                finished=finished,
-                ranked=any(each.alive.healthy for each in judged),
-            )
-        )
+        health = replace(setting.health, numbers=[*progress, *setting.health.numbers])
+        settings.append(replace(setting, health=health))
     return settings
 
 
@@ -153,4 +145,5 @@ def last(
     """
     if column == LINEAR.name:
         return linear_accuracies(runs, evaluation or most_common(runs))
-    return latest(runs, column)[1]
+    _, values = latest(runs, column)
+    return values

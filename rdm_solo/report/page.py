@@ -17,6 +17,7 @@ from rdm_solo.report.judged import Setting
 from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
 from rdm_solo.runs.columns import ACCURACY, Column
 from rdm_solo.runs.folder import RunFolder
+from rdm_solo.runs.groups import format_latest
 
 _KINDS = [
     f"{rule.kind.capitalize()}: {rule.definition}." for rule in COLLAPSE if rule.kind != WRONG_WAY
@@ -75,7 +76,7 @@ def page(
         lstrip_blocks=True,
     )
     environment.filters["typeset"] = typeset
-    environment.filters["last_value"] = tables.last_value
+    environment.filters["format_latest"] = format_latest
     sections: dict[str, Any] = {}
     if settings:
         runs: list[RunFolder] = []
@@ -115,7 +116,7 @@ def page(
 
 def _measured(columns: Sequence[Column], settings: Sequence[Setting]) -> list[Column]:
     """Return the columns in which a setting has a value."""
-    return [column for column in columns if any(setting.last[column.name] for setting in settings)]
+    return [column for column in columns if any(setting.last(column.name) for setting in settings)]
 
 
 def typeset(text: str) -> Markup:

@@ -22,11 +22,12 @@ from rdm_solo.report.judged import (
     most_common,
 )
 from rdm_solo.runs import columns, files
-from rdm_solo.runs.columns import COLUMNS, Column
+from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.groups import format_latest, mean_std, run_name
+from rdm_solo.runs.groups import mean_std, run_name
 from rdm_solo.runs.saved_config import exponent
+from rdm_solo.runs.settings import MODEL
 from rdm_solo.runs.settings import settings as setting_options
 
 RANKS = [COLUMNS["erank/target"], COLUMNS["erank/online"]]
@@ -36,10 +37,6 @@ RUN_COLUMNS = [*EPOCH_ACCURACIES, *RANKS]
 MEASURES = columns.measures()
 _SHOWN = [*OVERVIEW, *MEASURES]
 OTHERS = [column for column in COLUMNS.values() if column.chart and column not in _SHOWN]
-
-# The paper's tables with numbers that a run can be compared with.
-PAPER_TABLES = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
-COMPARED_KEYS = ("method", "filter", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
 
 
 def caveats(settings: Sequence[Setting]) -> list[str]:
@@ -60,11 +57,6 @@ def _named(sentences: Mapping[str, Sequence[str]], total: int) -> list[str]:
             sentence = f"{join_first(names)}: {sentence}"
         lines.append(sentence)
     return lines
-
-
-def last_value(run: RunFolder, column: Column) -> str:
-    """Return a run's last value, with its epoch if it is an earlier one."""
-    return format_latest([run], column.name, column.digits)
 
 
 def facts(setting: Setting) -> dict[str, str]:
@@ -116,8 +108,7 @@ def warnings(runs: Sequence[RunFolder]) -> list[str]:
 
 def global_batch(run: RunFolder) -> Any:
     """Return the number of images in a batch over all devices."""
-    derived = run.summary.get("derived") or {}
-    return derived.get("global_batch", run.config.get("batch_size", "–"))
+    return run.derived.get("global_batch", run.config.get("batch_size", "–"))
 
 
 def commands(settings: Sequence[Setting]) -> list[str]:
@@ -148,7 +139,7 @@ def relative(paths: Sequence[Path]) -> list[str]:
     """
     absolute = list(map(os.path.abspath, paths))
     shared = os.path.commonpath(map(os.path.dirname, absolute))
-    return [Path(path).relative_to(shared).as_posix() for path in absolute]
+    return [os.path.relpath(path, shared) for path in absolute]
 
 
 def paper_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:
@@ -156,7 +147,7 @@ def paper_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:
     rows = []
     for setting in settings:
         for row in paper.rows():
-            if row.table in PAPER_TABLES and _is_same_setting(setting, row):
+            if row.table != "cost" and _is_same_setting(setting, row):
                 rows.append(_compare(setting, row))
     return rows
 
@@ -178,12 +169,12 @@ def _is_same_setting(setting: Setting, row: paper.Row) -> bool:
 def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
     """Return a table row with a number of the paper beside the setting's number."""
     runs = setting.counted
-    differences = _differences(setting.group.first, row)
+    differences = [_differences(setting.group.first, row)]
     if row.metric == "alignment":
         measure = "alignment with C₊"
         digits = 4
         missing = "not measured"
-        values = setting.last["alignment/target_positive_paper_m"]
+        values = setting.last("alignment/target_positive_paper_m")
     else:
         top = row.metric.removeprefix("acc")
         measure = f"linear top-{top} %"
@@ -203,17 +194,17 @@ def _compare(setting: Setting, row: paper.Row) -> dict[str, str]:
         "paper": f"{row.value:.{digits}f}",
         "runs": mean_std(values, digits) if values else missing,
         "n": str(len(values)),
-        "differences": "; ".join(differences) or "none known",
+        "differences": "; ".join(filter(None, differences)) or "none known",
     }
 
 
-def _differences(run: RunFolder, row: paper.Row) -> list[str]:
+def _differences(run: RunFolder, row: paper.Row) -> str:
     """Return the options in which a run differs from the preset of the paper's row."""
-    options = setting_options(run.config, COMPARED_KEYS)
+    options = setting_options(run.config, MODEL)
     options["batch_size"] = global_batch(run)
     preset = arguments.compose("config", paper.preset(row))
     differences = []
-    for name, value in setting_options(preset, COMPARED_KEYS).items():
+    for name, value in setting_options(preset, MODEL).items():
         if options.get(name, value) != value:
             differences.append(f"{name}={options[name]} (preset: {value})")
-    return [join_first(differences)] if differences else []
+    return join_first(differences)

@@ -100,18 +100,12 @@ def judge_run(run: RunFolder) -> JudgedRun:
 
 def verdicts(judged: Sequence[JudgedRun]) -> tuple[Verdict, Verdict, Verdict]:
     """Return the verdicts on one setting's runs: :func:`lead`, :func:`low_pass`, :func:`health`."""
-    runs, gaps, alive, leads, filters = zip(*judged)  # a sequence of each field
-    return (
-        lead(runs, np.concatenate(gaps), leads, alive),
-        low_pass(runs, filters),
-        health(runs, alive),
-    )
+    return lead(judged), low_pass(judged), health(judged)
 
 
 def measured_epochs(run: RunFolder) -> list[MeasuredEpoch]:
     """Return what the collapse rules read of each epoch; epoch 0 is the untrained network."""
-    derived = run.summary.get("derived") or {}
-    classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
+    classes = run.derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
     k = dimensions(run)
     epochs = []
     if run.untrained:
@@ -156,8 +150,10 @@ def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     return Outcome("alive", good=True)
 
 
-def health(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
+def health(judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether runs are alive, collapsed or diverged."""
+    runs = [each.run for each in judged]
+    outcomes = [each.alive for each in judged]
     numbers = []
     _, spreads = latest(runs, "feature/spread")
     _, ranks = latest(runs, "erank/centred")
@@ -178,16 +174,16 @@ def health(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
         numbers.append(text)
     verdict = _combine("Is it alive?", outcomes, numbers)
     # A single bad seed makes a setting bad; a collapse makes it bad if all seeds collapsed.
-    _, scores, _, collapsed = zip(*outcomes)
-    if False in scores or all(collapsed):
+    any_bad = any(outcome.good is False for outcome in outcomes)
+    if any_bad or all(outcome.collapsed for outcome in outcomes):
         verdict = replace(verdict, good=False)
     # Of several seeds, only those that are not healthy are named.
     counts: Counter[str] = Counter()
-    for run, outcome in zip(runs, outcomes):
-        if run.diverged is not None:
+    for each in judged:
+        if each.run.diverged is not None:
             counts["diverged"] += 1
-        elif not outcome.healthy:
-            counts[outcome.answer] += 1
+        elif not each.alive.healthy:
+            counts[each.alive.answer] += 1
     if len(runs) > 1 and counts:
         parts = [f"{answer} in {n} of {len(runs)} seeds" for answer, n in counts.items()]
         verdict = replace(verdict, answer=", ".join(parts))
@@ -223,13 +219,10 @@ def _leads(run: RunFolder, gaps: np.ndarray, healthy: bool) -> Outcome:
     return Outcome(answer, good=True)
 
 
-def lead(
-    runs: Sequence[RunFolder],
-    gaps: np.ndarray,
-    outcomes: Sequence[Outcome],
-    alive: Sequence[Outcome],
-) -> Verdict:
+def lead(judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
+    runs = [each.run for each in judged]
+    gaps = np.concatenate([each.gaps for each in judged])
     epochs_ahead = (gaps > MIN_GAP).sum()
     share = f"leads in {epochs_ahead} of {len(gaps)} measured epochs"
     if len(runs) > 1:
@@ -241,11 +234,11 @@ def lead(
             numbers.append(f"effective rank, {branch}: {ranks[0]:.1f} → {ranks[-1]:.1f}")
     numbers.append(f"gap {format_latest(runs, 'erank/gap', 1)}")
     caveat = _gap_explanation(runs[0])
-    if epochs_ahead and not all(outcome.healthy for outcome in alive):
+    if epochs_ahead and not all(each.alive.healthy for each in judged):
         caveat += " Collapsed networks can have a gap as well, so it proves nothing here."
     if not runs[0].description.leads and not runs[0].description.symmetric:
         caveat += " The target need not lead here, so neither answer is good or bad."
-    return _combine("Does the target lead?", outcomes, numbers, caveat)
+    return _combine("Does the target lead?", [each.leads for each in judged], numbers, caveat)
 
 
 def _gap_explanation(run: RunFolder) -> str:
@@ -301,8 +294,9 @@ def _low_pass(run: RunFolder) -> Outcome:
     return Outcome("no clear slope")
 
 
-def low_pass(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
+def low_pass(judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether the filter between the branches damps small eigenvalues."""
+    runs = [each.run for each in judged]
     chosen = runs[0].chosen_filter
     numbers = []
     if not unfiltered(runs[0]):
@@ -324,6 +318,7 @@ def low_pass(runs: Sequence[RunFolder], outcomes: Sequence[Outcome]) -> Verdict:
             "The filter was chosen by hand, so this only checks that it works as intended. It is "
             "applied batch by batch; the curve of a whole epoch may deviate from it."
         )
+    outcomes = [each.low_pass for each in judged]
     return _combine("Is the filter low-pass?", outcomes, numbers, caveat)
 
 
@@ -331,15 +326,15 @@ def _combine(
     question: str, outcomes: Sequence[Outcome], numbers: Sequence[str], caveat: str = ""
 ) -> Verdict:
     """Combine the runs' answers; count each answer if they differ."""
-    answers, scores, *_ = zip(*outcomes)  # a sequence of each field
-    counts = Counter(answers)
-    answer = answers[0]
+    counts = Counter(outcome.answer for outcome in outcomes)
+    answer = outcomes[0].answer
     if len(counts) > 1:
         parts = [f"{answer} ({n} of {len(outcomes)})" for answer, n in counts.most_common()]
         answer = "; ".join(parts)
     elif answer == UNMEASURED:
         numbers, caveat = ["diagnostics off, or stopped in the first epoch"], ""
-    good = scores[0] if len(set(scores)) == 1 else None
+    scores = {outcome.good for outcome in outcomes}
+    good = scores.pop() if len(scores) == 1 else None
     suspect = not all(outcome.healthy for outcome in outcomes)
     return Verdict(question, answer, good, numbers, caveat, suspect)
 

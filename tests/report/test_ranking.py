@@ -107,7 +107,7 @@ def test_settings_are_compared_by_what_most_runs_on_their_data_set_have():
     best = ranked(*members)["Which is the most accurate on digits?"]
     assert (best.answer, best.numbers[0]) == ("SimSiam, target filter σ^-0.5, digits", "by linear")
     assert "σ^-1" in best.numbers[1]
-    values = [setting.last[LINEAR.name] for setting in settings(*members)]
+    values = [setting.last(LINEAR.name) for setting in settings(*members)]
     assert values == [[70, 71], [60], [], [50]]
     problems = [line for line in entry.incomplete(members) if "is not compared" in line]
     assert len(problems) == 1
