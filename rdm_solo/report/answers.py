@@ -102,7 +102,7 @@ def overview(settings: Sequence[Setting]) -> Verdict:
             healthy += 1
         if setting.health.level in ("bad", "suspect"):
             unhealthy.append(f"{setting.label}: {setting.health.answer}")
-        if not setting.finished and setting.counted[0].diverged is None:
+        if not setting.finished and not setting.group.diverged:
             unfinished += 1
     numbers = []
     if unfinished:

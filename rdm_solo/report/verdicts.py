@@ -127,15 +127,13 @@ def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     # Gaps are judged by `_leads`.
     kinds = collapse.kinds_of_collapse(epochs, Bounds(warmup=warmup, gap_epochs=None))
-    # If several notes apply, a collapse is named first.
-    kinds.sort(key=COLLAPSED.__contains__, reverse=True)
-    for kind in kinds:
+    if kinds:
+        # A warning is named before the notes, and among notes a collapse comes first.
+        kind = min(kinds, key=lambda kind: (collapse.RULE[kind].note, kind not in COLLAPSED))
         rule = collapse.RULE[kind]
         if not rule.note:
             return Outcome(rule.answer, good=False)
-    if kinds:
-        answer = collapse.RULE[kinds[0]].answer
-        return Outcome(answer, suspect=True, collapsed=kinds[0] in COLLAPSED)
+        return Outcome(rule.answer, suspect=True, collapsed=kind in COLLAPSED)
     measured = [epoch for epoch in epochs if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED)
