@@ -1,7 +1,6 @@
 """rdm_solo.Run and rdm_solo.Sweep: tables, figures, refusals; folders stay as they are."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,15 +33,12 @@ def summarise(folder: Path, **entries: object) -> None:
     (folder / "summary.json").write_text(json.dumps(entries))
 
 
-def evaluate(folder: Path, epochs: int = 100, **kinds: list[float]) -> None:
-    """Write linear evaluations: accuracies of classifiers with several seeds, by kind."""
-    records = {}
-    for kind, accuracies in kinds.items():
-        records[kind] = []
-        for seed, top1 in enumerate(accuracies):
-            record = {"seed": seed, "top1": top1, "protocol": {"epochs": epochs}}
-            records[kind].append(record)
-    (folder / "linear.json").write_text(json.dumps(records))
+def evaluate(folder: Path, *accuracies: float, epochs: int = 100) -> None:
+    """Write linear evaluations: accuracies of classifiers with several seeds."""
+    records = []
+    for seed, top1 in enumerate(accuracies):
+        records.append({"seed": seed, "top1": top1, "protocol": {"epochs": epochs}})
+    (folder / "linear.json").write_text(json.dumps({"cached": records}))
 
 
 @pytest.fixture
@@ -118,7 +114,8 @@ def test_settings_count_the_whole_runs(sweep):
     assert "1 of 3" in runs.verdicts["answer"][0], "the diverged run is judged, that behind is not"
 
 
-def test_the_best_setting_comes_with_its_spread(sweep):
+def test_the_best_setting_is_healthy_and_comes_with_its_spread(sweep):
+    write(sweep / "collapsed", -0.7, knn=99.0, spread=0.001)
     runs = rdm_solo.Sweep(sweep)
     best = runs.best("val/knn_acc1")
     assert (best.mean, best.n) == (94.0, 2)
@@ -133,20 +130,18 @@ def test_the_best_setting_comes_with_its_spread(sweep):
 def test_linear_accuracies_of_one_protocol_are_compared(folder, sweep):
     run = rdm_solo.Run(folder)
     assert np.isnan(run.last("linear/top1"))
-    evaluate(folder, cached=[10.0], protocol=[70.0, 72.0])
-    assert run.reload().last("linear/top1") == 71.0
-    evaluate(sweep / "-0.5_0", cached=[70.0])
-    evaluate(sweep / "-0.5_1", cached=[71.0])
-    evaluate(sweep / "-0.3_0", cached=[72.0])
-    evaluate(sweep / "-0.5_2", protocol=[10.0])
-    evaluate(sweep / "-0.3_1", epochs=10, cached=[99.0])
+    evaluate(folder, 70.0, 72.0)
+    run.reload()
+    assert run.last("linear/top1") == 71.0
+    assert run.linear["top1"].tolist() == [70.0, 72.0]
+    evaluate(sweep / "-0.5_0", 70.0)
+    evaluate(sweep / "-0.5_1", 71.0)
+    evaluate(sweep / "-0.3_0", 72.0)
+    evaluate(sweep / "-0.3_1", 99.0, epochs=10)
     runs = rdm_solo.Sweep(sweep)
-    best = runs.best("linear/top1")
-    assert (best.mean, best.n) == (72.0, 1)
-    assert (best.next.mean, best.next.n) == (70.5, 2)
+    assert runs.best("linear/top1").mean == 72.0
     assert runs.settings["linear/top1"].tolist() == [72.0, 70.5]
     assert runs.table["linear/top1"].notna().sum() == 3
-    assert best.next.runs[2].linear["top1"].tolist() == [10.0], "the run itself keeps them"
 
 
 def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
@@ -160,22 +155,14 @@ def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
     assert runs.best("erank/gap").next is not None
 
 
-def test_a_setting_without_a_healthy_run_is_not_the_best(sweep):
-    for folder in sweep.glob("-0.3_*"):
-        shutil.rmtree(folder)
-    shutil.rmtree(sweep / "behind")
-    write(sweep / "collapsed", -0.3, 1, knn=93.0, spread=0.001)
-    assert rdm_solo.Sweep(sweep).best("val/knn_acc1").mean == 85.0
-
-
 def test_a_figure_is_returned_and_nothing_else_changes(folder, sweep):
     before = state(folder)
     with matplotlib.rc_context({"font.size": 30.0, "mathtext.fontset": "cm"}):
         settings = dict(matplotlib.rcParams)
         plot = rdm_solo.Run(folder).plot
         picture = plot.spectra()._repr_png_()
-        for figure in (plot.epoch(1), rdm_solo.Sweep(sweep).plot.sweep()):
-            assert figure._repr_png_().startswith(b"\x89PNG")
+        assert len(plot.epoch(1).axes) == 2
+        assert rdm_solo.Sweep(sweep).plot.sweep().axes
         assert dict(matplotlib.rcParams) == settings
     assert plot.spectra()._repr_png_() == picture, "whatever the user's own style is"
     assert state(folder) == before

@@ -13,18 +13,17 @@ from rdm_solo.runs.files import write_atomically
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    "make",
     [
-        (lambda path: path.symlink_to("/dev/zero"), "it is a link that leads out of the folder"),
-        (lambda path: path.write_bytes(b"\xff"), "it is not UTF-8 text"),
-        (lambda path: path.write_text("!!python/object/apply:os.getcwd []"), "could not determine"),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_bytes(b"\xff"),
+        lambda path: path.write_text("!!python/object/apply:os.getcwd []"),
     ],
 )
-def test_what_is_not_read_is_named(make, said, tmp_path):
+def test_a_file_that_cannot_be_read_is_named(make, tmp_path):
     make(tmp_path / "config.yaml")
-    with pytest.raises(ValueError, match=r"config\.yaml cannot be read \(") as refused:
+    with pytest.raises(files.Unreadable, match=r"config\.yaml"):
         files.read_yaml(tmp_path, "config.yaml")
-    assert said in str(refused.value)
 
 
 def test_what_was_written_is_on_the_disk_before_the_name_points_to_it(tmp_path, monkeypatch):

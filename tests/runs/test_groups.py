@@ -45,8 +45,6 @@ def test_no_two_settings_share_a_label(other):
     result = labels(*runs)
     assert len(set(result)) == 6
     assert result[0] == f"{LABEL} (one=a, two=a, three=a)"
-    assert result[1].endswith("three=a) #2")
-    assert result[3] == f"{LABEL} (one={other}, two={other}, three={other})"
 
 
 def test_exponents_that_rounding_tells_apart_are_one_setting():
@@ -83,20 +81,18 @@ def test_runs_that_diverged_or_are_behind_do_not_count():
     assert group.uncounted == [short, diverged]
     assert group.judged == [first, second, diverged]
     assert not group.diverged
-    head, row, *notes = groups.text_table([group], ["rank"], lambda group: ["4.2"]).splitlines()
-    assert head.split() == ["setting", "n", "rank"]
-    assert row.split()[-2:] == ["2", "4.2"]
-    assert len(notes) == 2
     (alone,) = by_setting([diverged])
     assert alone.counted == [diverged]
     assert alone.diverged
 
 
-def test_settings_without_a_finished_epoch_have_not_started():
-    never = run(-1.0, epochs=0)
-    (started,) = groups.started_groups([run(), never, replace(never, diverged=1)])
-    assert started.label == LABEL
-    assert groups.started_groups([never]) == []
+def test_settings_without_a_finished_epoch_are_dropped_but_tell_the_others_labels():
+    first = run(options={"optimizer.lr": 0.1})
+    unstarted = run(-1.0, epochs=0)
+    diverged = replace(run(options={"optimizer.lr": 9.0}, epochs=0), diverged=1)
+    (group,) = groups.started_groups([first, unstarted, diverged])
+    assert group.label == f"{LABEL} (lr=0.1)"
+    assert groups.started_groups([unstarted]) == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +130,6 @@ def test_a_curve_has_the_epochs_that_some_seed_measured():
 def test_a_spectrum_stacks_the_seeds_that_measured_the_last_epoch():
     first = run(seed=0)
     second = run(seed=1)
-    del second.spectra["filter_curve"]
     earlier = replace(run(seed=2), spectra=run(epochs=2).spectra)
     without = replace(run(seed=3), spectra={})
     (group,) = by_setting([first, second, earlier, without])
@@ -142,6 +137,5 @@ def test_a_spectrum_stacks_the_seeds_that_measured_the_last_epoch():
     assert epoch == 3
     expected = np.stack([first.spectra["lam_online"][-1]] * 2)
     np.testing.assert_array_equal(stacks["lam_online"], expected)
-    assert "filter_curve" not in stacks
     (empty,) = by_setting([without])
     assert empty.spectrum() == (0, {})

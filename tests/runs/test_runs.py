@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +18,13 @@ from rdm_solo.runs.settings import differences
 from rdm_solo.train import compose
 
 
-def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = True, **changed):
-    """Write a run's folder, as far as it is to go, and return it."""
+def write(folder: Path, epochs: int = 3, **changed) -> Path:
+    """Write the folder of a run that finished these epochs."""
     config = {**written_runs.config(-0.5, 3), **changed}
-    columns = {"epoch": list(range(1, epochs + 1)), "erank/online": [2.5, 3.5, 4.5, 5.5][:epochs]}
-    arrays = {}
-    if spectra:
-        arrays["lam_target"] = np.ones((epochs, 4))
-    written_runs.write_folder(folder, config, columns, arrays)
-    if summary:
-        (folder / "summary.json").write_text(json.dumps({"seed": 3, "config": config}))
+    columns = {"epoch": list(range(1, epochs + 1))}
+    spectra = {"lam_target": np.ones((epochs, 4))}
+    written_runs.write_folder(folder, config, columns, spectra)
+    (folder / "summary.json").write_text("{}")
     return folder
 
 
@@ -53,7 +51,8 @@ def test_labels(filter, p, label, tmp_path):
 
 
 def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
-    folder = write(tmp_path / "run", epochs=2, summary=False)
+    folder = write(tmp_path / "run", epochs=2)
+    (folder / "summary.json").unlink()
     run = runs.load(folder)
     assert run.epochs == 2
     assert run.missing[0] == "2 of 3 epochs"
@@ -76,7 +75,9 @@ def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
     table = ("epoch,train/loss,erank/online", "1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2")
     write_table(folder, *table)
     run = runs.load(folder)
-    assert (run.diverged, run.epochs, run.spectra["epoch"].tolist()) == (2, 1, [1])
+    assert run.diverged == 2
+    assert run.epochs == 1
+    assert run.spectra["epoch"].tolist() == [1]
     assert run.last("train/loss") == -0.5
     assert len(run.missing) == 2
 
@@ -85,7 +86,8 @@ def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
     folder = write(tmp_path / "run", epochs=2)
     write_table(folder, "epoch,train/loss,val/acc1", "1,,3", "2,-1,nan")
     run = runs.load(folder)
-    assert (run.diverged, run.epochs) == (None, 2)
+    assert run.diverged is None
+    assert run.epochs == 2
     # A NaN that was written is no value, and the value before it does not stand for it.
     assert math.isnan(run.last("val/acc1"))
     assert run.last_measured("val/acc1") == 2
@@ -101,7 +103,8 @@ def test_the_summary_says_when_a_run_diverged_until_it_is_resumed(
     folder = write(tmp_path / "run", epochs=epochs)
     (folder / "summary.json").write_text(json.dumps({"diverged": {"epoch": epoch}}))
     run = runs.load(folder)
-    assert (run.diverged, run.epochs) == (diverged, epochs)
+    assert run.diverged == diverged
+    assert run.epochs == epochs
 
 
 def test_a_sweep_is_its_runs_in_their_order(tmp_path):
@@ -130,9 +133,10 @@ def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tm
 
 
 def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
-    folder = write(tmp_path / "none", epochs=0, spectra=False, summary=False)
+    folder = write(tmp_path / "none", epochs=0)
     assert runs.load(folder).missing == ("no row in metrics.csv: no epoch has finished",)
-    folder = write(tmp_path / "off", spectra=False)
+    folder = write(tmp_path / "off")
+    shutil.rmtree(folder / "spectra")
     run = runs.load(folder)
     assert run.missing == ("no spectra (diagnostics were off?)",)
     with pytest.raises(UserError, match="diagnostics"):
@@ -154,7 +158,8 @@ def test_a_saved_config_holds_values_where_resolvers_were(tmp_path, monkeypatch)
     cfg = compose(["dataset=cifar10", "max_epochs=20"])
     saved_config.write(tmp_path, cfg, ["dataset=cifar10", "max_epochs=20", "overwrite=true"])
     saved = saved_config.unresolved_config(tmp_path)
-    assert (saved.dataset.root, saved.scheduler.warmup_epochs) == ("here", 4)
+    assert saved.dataset.root == "here"
+    assert saved.scheduler.warmup_epochs == 4
     saved.dataset.root = "there"
     assert saved.dataset.source.root == "there"  # a reference
     assert differences(saved_config.run_config(tmp_path), cfg) == []

@@ -1,11 +1,14 @@
 """What belongs to a setting, for every place that compares runs."""
 
+import functools
+
 import pytest
 
 from rdm_solo.runs.settings import MODEL, SETTING, differences
 from rdm_solo.train import compose
 
 
+@functools.cache
 def configure(*overrides: str):
     return compose(["filter=target_pow", *overrides])
 
