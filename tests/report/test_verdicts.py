@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 from support.report_pages import run, seeds, settings
 
 from rdm_solo.report import answers
@@ -48,7 +47,8 @@ def alive(member) -> Outcome:
 )
 def test_whether_the_target_leads(gaps, changed, answer, good):
     verdict = setting(run(epochs=len(gaps), erank__gap=gaps, **changed)).lead
-    assert (verdict.answer, verdict.good) == (answer, good)
+    assert verdict.answer == answer
+    assert verdict.good is good
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,8 @@ def test_whether_the_filter_is_low_pass(by_order, by_direction, answer, good):
         "filter__monotonicity_directional": [0, 0, by_direction],
     }
     verdict = setting(run(**columns)).low_pass
-    assert (verdict.answer, verdict.good) == (answer, good)
+    assert verdict.answer == answer
+    assert verdict.good is good
     assert setting(run(p=None, method="nnclr", **columns)).low_pass.good is None
     lagging = setting(run(**LAGGING, **columns)).low_pass
     assert (lagging.answer, lagging.good) == ("no filter separates the branches", None)
@@ -125,16 +126,17 @@ def test_a_destroyed_encoder_is_judged_from_the_chance_level_of_its_classes():
     """With two classes, 65 % is less than half way from chance to 90 %."""
     one = run(val__knn_acc1=[90, 90, 65])
     assert alive(one).answer == ALIVE
-    config = OmegaConf.merge(one.config, {"dataset": {"num_classes": 2}})
-    assert alive(replace(one, config=config)).answer == DESTROYED
-    assert alive(replace(one, summary={"derived": {"num_classes": 2}})).answer == DESTROYED
+    by_config = run(val__knn_acc1=[90, 90, 65], options={"dataset.num_classes": 2})
+    assert alive(by_config).answer == DESTROYED
+    one.summary["derived"] = {"num_classes": 2}
+    assert alive(one).answer == DESTROYED
 
 
 def test_the_warm_up_is_the_runs_own():
-    low = run(feature__spread=[0.01] * 3)
-    longer = OmegaConf.merge(low.config, {"scheduler": {"warmup_epochs": 2}})
-    assert alive(low).suspect
-    assert alive(replace(low, config=longer)).answer == "too early to say"
+    low = [0.01] * 3
+    assert alive(run(feature__spread=low)).suspect
+    longer = run(feature__spread=low, options={"scheduler.warmup_epochs": 2})
+    assert alive(longer).answer == "too early to say"
 
 
 def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
@@ -162,15 +164,18 @@ BOTH = "encoder destroyed in 1 of 3 seeds, outputs collapsed completely in 1 of 
     ],
 )
 def test_the_colour_of_a_setting_follows_from_its_seeds(members, answer, level):
-    verdict = setting(*(run(seed=i, **changed) for i, changed in enumerate(members))).health
-    assert (verdict.answer, verdict.level) == (answer, level)
+    runs = [run(seed=seed, **changed) for seed, changed in enumerate(members)]
+    verdict = setting(*runs).health
+    assert verdict.answer == answer
+    assert verdict.level == level
 
 
 @pytest.mark.parametrize("untrained", [50.0, 70.0])
 def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks(untrained):
     collapsed = run(**FALLEN, val__knn_acc1=[60, 60, 60])
     outcome = alive(replace(collapsed, untrained={"val/knn_acc1": untrained}))
-    assert (outcome.answer, outcome.level) == (COMPLETELY, "bad")
+    assert outcome.answer == COMPLETELY
+    assert outcome.level == "bad"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +210,8 @@ def test_an_accuracy_has_its_epoch_and_its_best_one(members, answer, numbers):
 
 def test_of_several_settings_those_that_are_not_healthy_are_named():
     fallen = seeds(-1.0, [99, 99], **FALLEN)
-    healthy, unmeasured = seeds(-0.5, [90, 91]), seeds(-0.3, [90], feature__spread=[np.nan] * 3)
+    healthy = seeds(-0.5, [90, 91])
+    unmeasured = seeds(-0.3, [90], feature__spread=[np.nan] * 3)
     several = answers.overview(settings(*healthy, *fallen, *unmeasured))
     assert several.answer == "1 of 3 settings healthy"
     assert several.level == "suspect"

@@ -48,13 +48,14 @@ def test_no_two_settings_share_a_label(other):
 
 
 def test_exponents_that_rounding_tells_apart_are_one_setting():
-    runs = [run(-0.3), run(-0.1 - 0.2, seed=1), run(-0.3 - 1e-14, seed=2)]
-    assert len({member.p for member in runs}) == 3
-    assert labels(*runs) == ["SimSiam, target filter σ^-0.3"]
-    rates = [with_options(lr=0.1 + 0.2), with_options(lr=0.3), with_options(lr=0.4)]
-    assert labels(*rates) == [f"{LABEL} (lr=0.3)", f"{LABEL} (lr=0.4)"]
-    different = labels(run(-0.3), run(-0.3000001), run(-0.30000001192092896))
-    assert len(set(different)) == 3
+    exponents = [-0.3, -0.1 - 0.2, -0.3 - 1e-14]
+    assert len(set(exponents)) == 3
+    assert labels(*map(run, exponents)) == ["SimSiam, target filter σ^-0.3"]
+    rates = [0.1 + 0.2, 0.3, 0.4]
+    members = [with_options(lr=rate) for rate in rates]
+    assert labels(*members) == [f"{LABEL} (lr=0.3)", f"{LABEL} (lr=0.4)"]
+    different = [-0.3, -0.3000001, -0.30000001192092896]
+    assert len(set(labels(*map(run, different)))) == 3
 
 
 @pytest.mark.parametrize(
@@ -118,13 +119,14 @@ def test_a_value_that_was_measured_but_is_not_finite_hides_the_one_before():
 
 
 def test_a_curve_has_the_epochs_that_some_seed_measured():
-    runs = [run(seed=0, own=[2, np.nan, np.nan]), run(seed=1, own=[4, np.nan, 6])]
-    curve = groups.curve_of(runs, "own")
+    first = run(seed=0, own=[2, np.nan, np.nan])
+    second = run(seed=1, own=[4, np.nan, 6])
+    curve = groups.curve_of([first, second], "own")
     assert curve.x.tolist() == [1, 3]
     assert curve.mean.tolist() == [3, 6]
     assert curve.low.tolist() == [2, 6]
     assert curve.high.tolist() == [4, 6]
-    assert len(groups.curve_of(runs, "val/knn_acc1").x) == 0
+    assert len(groups.curve_of([first], "val/knn_acc1").x) == 0
 
 
 def test_a_spectrum_stacks_the_seeds_that_measured_the_last_epoch():

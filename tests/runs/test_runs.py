@@ -112,7 +112,8 @@ def test_a_sweep_is_its_runs_in_their_order(tmp_path):
         write(tmp_path / "sweep" / f"{job}_simsiam_p={-job}", p=-job)
     single = write(tmp_path / "single", p=1)
     members, _ = runs.scan([tmp_path / "sweep", single, single])
-    assert [run.p for run in members] == [*range(0, -11, -1), 1]
+    exponents = [run.p for run in members]
+    assert exponents == [*range(0, -11, -1), 1]
 
 
 def test_a_sweep_is_no_run_and_its_runs_are_named(tmp_path):
