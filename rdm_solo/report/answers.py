@@ -35,13 +35,13 @@ def _compared(settings: Sequence[Setting]) -> list[str]:
     exponents = set()
     for setting in settings:
         group = setting.group
-        words = [group.filter]
+        name = group.filter
         if len(methods) > 1:
-            words.insert(0, group.method)
-        names[", ".join(filter(None, words))] = None
+            name = f"{group.method}, {name}".removesuffix(", ")
+        if name:
+            names[name] = None
         if group.first.p is not None:
             exponents.add(group.first.p)
-    names.pop("", None)
     filters = join_first(names)
     if len(exponents) > 1:
         filters += f", p = {min(exponents):g} … {max(exponents):g}"

@@ -56,7 +56,8 @@ def incomplete(members: Sequence[RunFolder]) -> list[str]:
         problems = list(run.missing)
         if run.epochs:
             for column in REQUIRED:
-                if not run.last_measured(column):
+                epoch, _ = run.latest(column)
+                if not epoch:
                     problems.append(f"{column} was never measured")
             evaluation = compared[run.dataset]
             if run.linear and evaluation and evaluation not in evaluations(run):

@@ -115,7 +115,7 @@ def commands(settings: Sequence[Setting]) -> list[str]:
     """Return the commands that repeat the runs; one command covers several seeds."""
     lines = []
     for setting in settings:
-        seeds: dict[str, list[int]] = defaultdict(list)
+        seeds: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for run in setting.group.runs:
             with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
                 options = []
@@ -123,11 +123,13 @@ def commands(settings: Sequence[Setting]) -> list[str]:
                     # Without the sweep's launcher, the command runs anywhere.
                     if not option.lstrip("+").startswith(("seed=", "launcher")):
                         options.append(option)
-                seeds[shlex.join(options)].append(run.seed)
-        for line, numbers in seeds.items():
-            command = "rdm-solo train -m" if len(numbers) > 1 else "rdm-solo train"
+                seeds[tuple(options)].append(run.seed)
+        for options, numbers in seeds.items():
+            words = ["rdm-solo", "train"]
+            if len(numbers) > 1:
+                words.append("-m")
             values = ",".join(map(str, sorted(numbers)))
-            lines.append(f"{command} {line} seed={values}".replace("  ", " "))
+            lines.append(shlex.join([*words, *options, f"seed={values}"]))
     return lines
 
 

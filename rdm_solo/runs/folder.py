@@ -159,23 +159,22 @@ class RunFolder:
         return bool(np.isfinite(self.metrics.get(column, np.empty(0))).any())
 
     def last(self, column: str) -> float:
-        """Return a column's value in :meth:`last_measured`; NaN if it is missing or not finite."""
-        row = self._last_row(column)
-        if row is None or not np.isfinite(self.metrics[column][row]):
-            return math.nan
-        return float(self.metrics[column][row])
+        """Return a column's value in the last epoch that measured it; see :meth:`latest`."""
+        _, value = self.latest(column)
+        return value
 
-    def last_measured(self, column: str) -> int:
-        """Return the last epoch in which a column was measured; 0 if it never was."""
-        row = self._last_row(column)
-        return 0 if row is None else int(self.metrics["epoch"][row])
+    def latest(self, column: str) -> tuple[int, float]:
+        """Return the last epoch that measured a column, and its value: NaN if it is not finite.
 
-    def _last_row(self, column: str) -> int | None:
+        The epoch is 0 if the column was never measured.
+        """
         values = self.metrics.get(column, np.empty(0))
         rows = np.flatnonzero(self.measured.get(column, np.isfinite(values)))
         if not len(rows):
-            return None
-        return int(rows[-1])
+            return 0, math.nan
+        epoch = int(self.metrics["epoch"][rows[-1]])
+        value = finite(values[rows[-1]])
+        return epoch, math.nan if value is None else value
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of one measured epoch, by default the last."""

@@ -101,13 +101,13 @@ def latest(runs: Sequence[RunFolder], column: str) -> tuple[int, list[float]]:
 
     The epoch is 0, without values, if no run measured it.
     """
-    epoch = max(run.last_measured(column) for run in runs)
+    pairs = [run.latest(column) for run in runs]
+    last, _ = max(pairs)
     values = []
-    for run in runs:
-        value = run.last(column)
-        if run.last_measured(column) == epoch and math.isfinite(value):
+    for epoch, value in pairs:
+        if epoch == last and math.isfinite(value):
             values.append(value)
-    return epoch, values
+    return last, values
 
 
 def format_latest(runs: Sequence[RunFolder], column: str, digits: int) -> str:
