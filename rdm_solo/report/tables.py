@@ -124,12 +124,12 @@ def commands(settings: Sequence[Setting]) -> list[str]:
                     if not option.lstrip("+").startswith(("seed=", "launcher")):
                         options.append(option)
                 seeds[tuple(options)].append(run.seed)
-        for options, numbers in seeds.items():
+        for passed, numbers in seeds.items():
             words = ["rdm-solo", "train"]
             if len(numbers) > 1:
                 words.append("-m")
             values = ",".join(map(str, sorted(numbers)))
-            lines.append(shlex.join([*words, *options, f"seed={values}"]))
+            lines.append(shlex.join([*words, *passed, f"seed={values}"]))
     return lines
 
 

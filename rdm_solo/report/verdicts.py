@@ -100,7 +100,8 @@ def judge_run(run: RunFolder) -> JudgedRun:
 
 def verdicts(judged: Sequence[JudgedRun]) -> tuple[Verdict, Verdict, Verdict]:
     """Return the verdicts on one setting's runs: :func:`lead`, :func:`low_pass`, :func:`health`."""
-    return lead(judged), low_pass(judged), health(judged)
+    runs = [each.run for each in judged]
+    return lead(runs, judged), low_pass(runs, judged), health(runs, judged)
 
 
 def measured_epochs(run: RunFolder) -> list[MeasuredEpoch]:
@@ -148,10 +149,8 @@ def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
     return Outcome("alive", good=True)
 
 
-def health(judged: Sequence[JudgedRun]) -> Verdict:
+def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether runs are alive, collapsed or diverged."""
-    runs = [each.run for each in judged]
-    outcomes = [each.alive for each in judged]
     numbers = []
     _, spreads = latest(runs, "feature/spread")
     _, ranks = latest(runs, "erank/centred")
@@ -170,18 +169,22 @@ def health(judged: Sequence[JudgedRun]) -> Verdict:
         if untrained:
             text += f" ({mean_std(untrained, 1)} before training)"
         numbers.append(text)
+    outcomes = [each.alive for each in judged]
     verdict = _combine("Is it alive?", outcomes, numbers)
+    any_bad = False
+    all_collapsed = True
+    counts: Counter[str] = Counter()
+    for run, outcome in zip(runs, outcomes):
+        any_bad |= outcome.good is False
+        all_collapsed &= outcome.collapsed
+        if run.diverged is not None:
+            counts["diverged"] += 1
+        elif not outcome.healthy:
+            counts[outcome.answer] += 1
     # A single bad seed makes a setting bad; a collapse makes it bad if all seeds collapsed.
-    any_bad = any(outcome.good is False for outcome in outcomes)
-    if any_bad or all(outcome.collapsed for outcome in outcomes):
+    if any_bad or all_collapsed:
         verdict = replace(verdict, good=False)
     # Of several seeds, only those that are not healthy are named.
-    counts: Counter[str] = Counter()
-    for each in judged:
-        if each.run.diverged is not None:
-            counts["diverged"] += 1
-        elif not each.alive.healthy:
-            counts[each.alive.answer] += 1
     if len(runs) > 1 and counts:
         parts = [f"{answer} in {n} of {len(runs)} seeds" for answer, n in counts.items()]
         verdict = replace(verdict, answer=", ".join(parts))
@@ -217,9 +220,8 @@ def _leads(run: RunFolder, gaps: np.ndarray, healthy: bool) -> Outcome:
     return Outcome(answer, good=True)
 
 
-def lead(judged: Sequence[JudgedRun]) -> Verdict:
+def lead(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
-    runs = [each.run for each in judged]
     gaps = np.concatenate([each.gaps for each in judged])
     epochs_ahead = (gaps > MIN_GAP).sum()
     share = f"leads in {epochs_ahead} of {len(gaps)} measured epochs"
@@ -292,9 +294,8 @@ def _low_pass(run: RunFolder) -> Outcome:
     return Outcome("no clear slope")
 
 
-def low_pass(judged: Sequence[JudgedRun]) -> Verdict:
+def low_pass(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether the filter between the branches damps small eigenvalues."""
-    runs = [each.run for each in judged]
     chosen = runs[0].chosen_filter
     numbers = []
     if not unfiltered(runs[0]):
@@ -324,16 +325,20 @@ def _combine(
     question: str, outcomes: Sequence[Outcome], numbers: Sequence[str], caveat: str = ""
 ) -> Verdict:
     """Combine the runs' answers; count each answer if they differ."""
-    counts = Counter(outcome.answer for outcome in outcomes)
+    counts: Counter[str] = Counter()
+    scores = set()
+    suspect = False
+    for outcome in outcomes:
+        counts[outcome.answer] += 1
+        scores.add(outcome.good)
+        suspect |= not outcome.healthy
     answer = outcomes[0].answer
     if len(counts) > 1:
         parts = [f"{answer} ({n} of {len(outcomes)})" for answer, n in counts.most_common()]
         answer = "; ".join(parts)
     elif answer == UNMEASURED:
         numbers, caveat = ["diagnostics off, or stopped in the first epoch"], ""
-    scores = {outcome.good for outcome in outcomes}
     good = scores.pop() if len(scores) == 1 else None
-    suspect = not all(outcome.healthy for outcome in outcomes)
     return Verdict(question, answer, good, numbers, caveat, suspect)
 
 
