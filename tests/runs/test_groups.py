@@ -31,11 +31,6 @@ def test_runs_that_differ_only_in_their_seeds_are_one_setting():
     assert other.label == "SimSiam, target filter σ^-1"
 
 
-def test_several_data_sets_are_part_of_the_labels():
-    other = run(options={"dataset.name": "textures"})
-    assert labels(run(), other) == [f"{LABEL}, digits", f"{LABEL}, textures"]
-
-
 @pytest.mark.parametrize("other", ["b", "a) #2"])
 def test_no_two_settings_share_a_label(other):
     runs = []
