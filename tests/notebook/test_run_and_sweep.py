@@ -118,10 +118,12 @@ def test_the_best_setting_is_healthy_and_comes_with_its_spread(sweep):
     write(sweep / "collapsed", -0.7, knn=99.0, spread=0.001)
     runs = rdm_solo.Sweep(sweep)
     best = runs.best("val/knn_acc1")
-    assert (best.mean, best.n) == (94.0, 2)
+    assert best.mean == 94.0
+    assert best.n == 2
     assert best.sd == pytest.approx(np.std(SEEDS[-0.3], ddof=1))
     assert [run.seed for run in best.runs] == [0, 1]
-    assert (best.next.mean, best.next.n) == (85.0, 3)
+    assert best.next.mean == 85.0
+    assert best.next.n == 3
     assert runs.best("val/knn_acc1", smallest=True).mean == 85.0
     with pytest.raises(UserError, match="a value of linear/top1"):
         runs.best("linear/top1")

@@ -27,7 +27,8 @@ def labels(*runs) -> list[str]:
 def test_runs_that_differ_only_in_their_seeds_are_one_setting():
     one, other = by_setting([run(-0.5, 1), run(-1.0, 1), run(-0.5, 2)])
     assert [member.seed for member in one.runs] == [1, 2]
-    assert (one.label, one.suffix) == (LABEL, "")
+    assert one.label == LABEL
+    assert one.suffix == ""
     assert other.label == "SimSiam, target filter σ^-1"
 
 

@@ -72,8 +72,8 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
     folder = write(tmp_path / "run", max_epochs=4, epochs=4)
-    table = ("epoch,train/loss,erank/online", "1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2")
-    write_table(folder, *table)
+    rows = ["1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2"]
+    write_table(folder, "epoch,train/loss,erank/online", *rows)
     run = runs.load(folder)
     assert run.diverged == 2
     assert run.epochs == 1
@@ -96,7 +96,11 @@ def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
 
 @pytest.mark.parametrize(
     ("epochs", "epoch", "diverged"),
-    [(0, 1, 1), (2, 3, 3), (2, 2, None)],
+    [
+        (0, 1, 1),
+        (2, 3, 3),
+        (2, 2, None),
+    ],
 )
 def test_the_summary_says_when_a_run_diverged_until_it_is_resumed(
     epochs, epoch, diverged, tmp_path

@@ -33,8 +33,12 @@ def test_an_option_of_the_setting_is_named(override, name):
 @pytest.mark.parametrize(
     "override",
     [
-        *("seed=5", "trainer.enable_progress_bar=false", "diagnostics.every_n_epochs=2"),
-        *("backbone.compile=default", "backbone.channels_last=true", "watch.stop=true"),
+        "seed=5",
+        "trainer.enable_progress_bar=false",
+        "diagnostics.every_n_epochs=2",
+        "backbone.compile=default",
+        "backbone.channels_last=true",
+        "watch.stop=true",
         "++trainer.limit_val_batches=2",
     ],
 )
