@@ -26,21 +26,23 @@ ALL_ROWS = {"max_dim": 4, "sample": 1000}
 
 
 def two_views() -> tuple[Tensor, Tensor]:
+    """Return the targets of two views of 200 samples, and of the same samples' other views."""
     draw = torch.Generator().manual_seed(0)
+    drawn = torch.randn(3, 200, 24, generator=draw, dtype=torch.float64)
     scale = torch.arange(1, 25) ** -0.5
-    means = torch.randn(200, 24, generator=draw) * scale + 0.2
-    a = means + 0.2 * torch.randn(200, 24, generator=draw) * scale
-    b = means + 0.2 * torch.randn(200, 24, generator=draw) * scale
-    return a, b
+    mean, noise_a, noise_b = drawn * scale
+    a = mean + 0.2 * noise_a + 0.2
+    b = mean + 0.2 * noise_b + 0.2
+    return torch.cat([a, b]), torch.cat([b, a])
 
 
 def measure(**options: int) -> BranchSpectra:
     """Return a metric of uneven batches with two views of each sample."""
     metric = BranchSpectra(24, **options)
-    for a, b in zip(*[x.split(33) for x in two_views()]):
-        target = torch.cat([a, b])
-        positive = torch.cat([b, a])
-        metric.update(target.square(), target, positive)
+    target, positive = two_views()
+    for samples in torch.arange(200).split(33):
+        rows = torch.cat([samples, samples + 200])
+        metric.update(target[rows].square(), target[rows], positive[rows])
     return metric
 
 
@@ -48,40 +50,39 @@ def measure(**options: int) -> BranchSpectra:
 @pytest.mark.parametrize("unit", [True, False], ids=["length 1", "as they are"])
 def test_one_pass_gives_what_the_functions_give_on_all_rows(options, unit):
     spectra = measure(normalize=unit, **options).compute()
-    a, b = two_views()
-    rows = torch.cat([a, b])
-    z = rows.double()
-    p = rows.square().double()
+    rows, positives = two_views()
+    z = rows
+    p = rows.square()
     if unit:
         z = normalize(z, dim=1)
         p = normalize(p, dim=1)
-    views = torch.stack(z.chunk(2), 1)
+    a, b = z.chunk(2)
+    views = torch.stack([a, b], 1)
     if spectra.sampled:  # each sample counts twice
-        views = torch.cat([views, views.flip(1)])
+        views = torch.cat([views, views])
     C_z = correlation(z)
-    covariance = torch.linalg.eigvalsh(correlation(z - z.mean(0))).flip(0)
+    C_p = correlation(p)
+    centred = correlation(z - z.mean(0))
+    covariance = torch.linalg.eigvalsh(centred).flip(0)
     alpha, r2 = alpha_req(covariance)
     expected = {
         "stable_rank/target": stable_rank(C_z),
-        "stable_rank/online": stable_rank(correlation(p)),
+        "stable_rank/online": stable_rank(C_p),
         "participation_ratio/target": participation_ratio(C_z),
         "nesum/target": nesum(covariance),
         "alpha_req/target": alpha,
         "alpha_req_r2/target": r2,
         "lidar/target": lidar(views),
-        "positive_distance/target": positive_distance(rows, torch.cat([b, a])),
+        "positive_distance/target": positive_distance(rows, positives),
         "epps_pulley/projection": epps_pulley(rows),
         "mean_share/target": mean_share(z),
         "uniformity/target": uniformity(rows),
     }
     if not spectra.sampled:
-        expected["rankme/online"] = rankme(correlation(p))
+        expected["rankme/online"] = rankme(C_p)
         expected["rankme/target"] = rankme(C_z)
-    expected = {name: float(value) for name, value in expected.items()}
-    actual = {name: spectra.scalars[name] for name in expected}
-    # Uniformity of float32 rows has their precision.
-    assert actual.pop("uniformity/target") == pytest.approx(expected.pop("uniformity/target"), 1e-6)
-    assert actual == pytest.approx(expected, rel=1e-9)
+    for name, value in expected.items():
+        assert spectra.scalars[name] == pytest.approx(value.item(), rel=1e-9), name
     atol = 1e-12 * float(covariance[0])
     torch.testing.assert_close(spectra.lam_covariance, covariance, rtol=1e-9, atol=atol)
 
@@ -92,21 +93,27 @@ def lidar_of(online: Tensor, target: Tensor, positive: Tensor) -> float | None:
     return metric.compute().scalars.get("lidar/target")
 
 
-def test_lidar_needs_both_views_of_each_sample_among_the_rows():
+def test_lidar_needs_both_views_of_each_of_two_samples_among_the_rows():
     """Positives that are not rows themselves leave the second view's moments unknown."""
-    a, b = two_views()
-    assert lidar_of(a, a, b) is None
+    rows, positives = two_views()
+    a, b = rows.chunk(2)
     three_views = torch.cat([a, b, a + b])
-    assert lidar_of(three_views, three_views, three_views.roll(200, 0)) is None
     collapsed = torch.ones(5, 24)  # an odd number of rows that all equal each other
-    assert lidar_of(collapsed, collapsed, collapsed) is None
+    pair = torch.stack([a[0], b[0]])
+    cases = [
+        (a, b),
+        (three_views, three_views.roll(200, 0)),
+        (collapsed, collapsed),
+        (pair, pair.flip(0)),
+    ]
+    for target, positive in cases:
+        assert lidar_of(target, target, positive) is None
+    assert lidar_of(rows, rows, positives) is not None
 
 
 def test_lidar_is_absent_if_a_sample_lost_one_view():
     """NaN in the online output excludes that row, but not the other view's."""
-    a, b = two_views()
-    target = torch.cat([a, b])
-    positive = torch.cat([b, a])
+    target, positive = two_views()
     online = target.clone()
     online[3] = math.nan
     assert lidar_of(online, target, positive) is None
@@ -120,7 +127,8 @@ def test_lidar_is_absent_if_a_sample_lost_one_view():
 def test_uniformity_of_a_sample_weights_targets_that_many_rows_share():
     """10,240 images in 64 equal clusters have one-hot targets."""
     target = torch.eye(64).repeat(160, 1)
-    online = torch.rand(10_240, 64, generator=torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(0)
+    online = torch.rand(10_240, 64, generator=draw)
     metric = BranchSpectra(64, normalize=False)
     metric.update(online, target)
     assert len(metric.kept[0]) == 4096
@@ -128,7 +136,8 @@ def test_uniformity_of_a_sample_weights_targets_that_many_rows_share():
     equal = 159 / 10_239
     expected = math.log(equal + (1 - equal) * math.exp(-4))
     # The sample of 4,096 rows has 64 +- 6 rows of each cluster: a standard error of 0.005.
-    assert metric.compute().scalars["uniformity/target"] == pytest.approx(expected, abs=0.02)
+    actual = metric.compute().scalars["uniformity/target"]
+    assert actual == pytest.approx(expected, abs=0.02)
 
 
 def test_a_warning_names_too_few_rows_for_the_dimensions():

@@ -1,0 +1,43 @@
+"""Outputs of both branches, and a comparison of two results of BranchSpectra."""
+
+import pytest
+import torch
+from conftest import features
+from torch import Tensor
+
+from rdm_solo.spectra import Spectra
+
+
+def outputs(n: int, k: int) -> list[Tensor]:
+    """Return online outputs, targets, positives and projections."""
+    return [
+        features("1/i", n, k, seed=0),
+        features("batchnorm", n, k, seed=1),
+        features("1/i", n, k, seed=2),
+        features("gaussian", n, k, seed=3),
+    ]
+
+
+def assert_same(actual: Spectra, expected: Spectra, tolerance: float = 1e-9) -> None:
+    """Compare scalars, and arrays relative to their largest entry."""
+    differing = actual.scalars.keys() ^ expected.scalars.keys()
+    if actual.sampled != expected.sampled:
+        # A sample of rows consists of pairs of views in any order, and has no RankMe.
+        differing -= {"lidar/target", "rankme/online", "rankme/target"}
+    assert not differing
+    for name in actual.scalars.keys() & expected.scalars.keys():
+        close = pytest.approx(expected.scalars[name], rel=tolerance, abs=tolerance)
+        assert actual.scalars[name] == close, name
+    arrays = actual.arrays()
+    expected_arrays = expected.arrays()
+    del expected_arrays["sampled"]
+    for name, array in expected_arrays.items():
+        atol = tolerance * float(array.nan_to_num().abs().max())
+        torch.testing.assert_close(
+            arrays[name],
+            array,
+            rtol=tolerance,
+            atol=atol,
+            equal_nan=True,
+            msg=name,
+        )
