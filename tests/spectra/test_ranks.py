@@ -22,6 +22,7 @@ from rdm_solo.spectra import (
 )
 
 CLOSE = 1e-6
+SEEDS = range(200)
 
 
 def random_spectrum(seed: int) -> np.ndarray:
@@ -38,8 +39,8 @@ def random_spectrum(seed: int) -> np.ndarray:
         draw.exponential(size=k),
     ]
     lam = kinds[seed % len(kinds)]
-    scale = 10.0 ** draw.uniform(-15, 15)
-    return np.sort(lam)[::-1] * scale
+    lam = np.sort(lam)[::-1]
+    return lam * 10.0 ** draw.uniform(-15, 15)
 
 
 def entropy_rank(p: np.ndarray) -> float:
@@ -49,22 +50,23 @@ def entropy_rank(p: np.ndarray) -> float:
 
 
 def above_noise(lam: np.ndarray) -> np.ndarray:
-    noise = lam.max() * len(lam) * np.finfo(float).eps
-    return lam[lam > noise]
+    eps = np.finfo(float).eps
+    return lam[lam > lam.max() * len(lam) * eps]
 
 
 def test_each_measure_agrees_with_another_form():
-    for seed in range(200):
+    for seed in SEEDS:
         lam = random_spectrum(seed)
-        sigma = np.sqrt(lam)
+        q = lam / lam.sum()
+        frobenius = np.linalg.norm(np.sqrt(lam))
         signal = np.sqrt(above_noise(lam))
         share = np.zeros(len(lam))
         share[: len(signal)] = signal / signal.sum()
         expected = {
-            effective_rank: entropy_rank(lam / lam.sum()),
+            effective_rank: entropy_rank(q),
             rankme: entropy_rank(share + 1e-7),
-            stable_rank: np.linalg.norm(sigma) ** 2 / np.linalg.norm(sigma, np.inf) ** 2,
-            participation_ratio: 1 / np.sum((lam / lam.sum()) ** 2),
+            stable_rank: frobenius**2 / lam[0],
+            participation_ratio: 1 / np.sum(q**2),
             nesum: np.mean(lam / lam[0]) * len(lam),
         }
         for measure, value in expected.items():
@@ -73,7 +75,7 @@ def test_each_measure_agrees_with_another_form():
 
 
 def test_alpha_req_is_numpys_weighted_fit():
-    for seed in range(200):
+    for seed in SEEDS:
         lam = random_spectrum(seed)
         alpha, r2 = alpha_req(torch.from_numpy(lam))
         last = min(100, len(above_noise(lam)))
@@ -87,7 +89,7 @@ def test_alpha_req_is_numpys_weighted_fit():
         if np.ptp(y) < 1e-9:
             continue  # R^2 would be 0 / 0
         # NumPy's weights are those of the residuals, not of their squares.
-        slope, offset = np.polyfit(x, y, 1, w=np.sqrt(1 / i))
+        slope, offset = np.polyfit(x, y, 1, w=i**-0.5)
         residuals = y - slope * x - offset
         expected_r2 = 1 - np.mean(residuals**2) / np.var(y)
         assert alpha.item() == pytest.approx(-slope, rel=CLOSE, abs=CLOSE)
@@ -98,15 +100,27 @@ def test_alpha_req_is_numpys_weighted_fit():
     "measure", [effective_rank, rankme, stable_rank, participation_ratio, nesum]
 )
 def test_flat_spectra_one_direction_nothing_and_nan(measure):
-    assert measure(torch.full((40,), 1e-30)).item() == pytest.approx(40, rel=1e-4)
-    assert measure(torch.eye(40)[0]).item() == pytest.approx(1, rel=1e-4)
+    flat = torch.full((40,), 1e-30)
+    assert measure(flat).item() == pytest.approx(40, rel=1e-4)
+    one_direction = torch.eye(40)[0]
+    assert measure(one_direction).item() == pytest.approx(1, rel=1e-4)
     assert measure(torch.zeros(40)) == 0
-    assert measure(torch.tensor([math.nan, 1.0])).isnan()
+    for bad in (math.nan, -math.inf):
+        lam = torch.tensor([4.0, bad, 0.25])
+        assert measure(lam).isnan()
 
 
-@pytest.mark.parametrize(("n", "k"), [(20, 64), (64, 20), (20, 20)])
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [
+        (20, 64),
+        (64, 20),
+        (20, 20),
+    ],
+)
 def test_rankme_has_a_term_for_each_of_min_n_k_singular_values(n, k):
-    x = features("gaussian", n, 5).double() @ features("gaussian", 5, k).double()
+    left = features("gaussian", n, 5).double()
+    x = left @ features("gaussian", 5, k).double()
     sigma = np.linalg.svd(x, compute_uv=False)
     sigma[5:] = 0
     share = sigma / sigma.sum()
@@ -126,23 +140,24 @@ def test_measures_of_a_covariance_refuse_eigenvalues_in_another_order(measure):
 def random_views(n: int, q: int, k: int, seed: int, steepness: float) -> Tensor:
     draw = torch.Generator().manual_seed(seed)
     scale = torch.arange(1, k + 1).double() ** -steepness
-    means = torch.randn(n, 1, k, generator=draw, dtype=torch.float64) * scale
-    noise = torch.randn(n, q, k, generator=draw, dtype=torch.float64) * scale.sqrt()
-    return means + 0.3 * noise
+    drawn = torch.randn(n, q + 1, k, generator=draw, dtype=torch.float64)
+    means, noise = drawn.split([1, q], dim=1)
+    return means * scale + 0.3 * noise * scale.sqrt()
 
 
 def lidar_by_definition(x: np.ndarray) -> float:
     """Compute LiDAR with loops, and the eigenvalues by scipy's generalised problem."""
     n, q, k = x.shape
-    means = x.mean(1)
+    centre = x.mean((0, 1))
     S_b = np.zeros((k, k))
     S_w = 1e-4 * np.eye(k)
-    for mean, views in zip(means, x):
-        deviation = mean - means.mean(0)
-        S_b += np.outer(deviation, deviation) / (n - 1)
+    for views in x:
+        mean = views.mean(0)
+        S_b += np.outer(mean - centre, mean - centre) / (n - 1)
         for view in views:
             S_w += np.outer(view - mean, view - mean) / (n * (q - 1))
-    lam = eigh(S_b, S_w, eigvals_only=True).clip(0) + 1e-8
+    lam = eigh(S_b, S_w, eigvals_only=True)
+    lam = lam.clip(0) + 1e-8
     return entropy_rank(lam / lam.sum())
 
 
@@ -151,14 +166,15 @@ def test_lidar_is_its_definition():
         draw = np.random.default_rng(seed)
         n, q, k = draw.integers(2, [60, 5, 40]).tolist()
         scale = 10 ** draw.uniform(-1, 2)
-        views = scale * random_views(n, q, k, seed, draw.uniform(0, 2))
+        steepness = draw.uniform(0, 2)
+        views = scale * random_views(n, q, k, seed, steepness)
         expected = lidar_by_definition(views.numpy())
         assert lidar(views).item() == pytest.approx(expected, rel=CLOSE)
 
 
 def test_lidar_of_collapsed_views_is_zero():
-    views = torch.ones(50, 2, 8) + 1e-9 * torch.randn(50, 2, 8)
-    assert lidar(views) == 0
+    noise = torch.randn(50, 2, 8, dtype=torch.float64)
+    assert lidar(1 + 1e-9 * noise) == 0
 
 
 @pytest.mark.parametrize("scale", [math.nan, 1e9])

@@ -53,10 +53,12 @@ def test_the_kept_rows_are_the_smallest_of_all_hashed_at_once(seed, sizes, sampl
 
 def test_rows_that_differ_only_in_signs_have_different_hashes():
     """If a sign changed only the highest bit, an even number of changes would cancel."""
-    signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * 8)
+    both = torch.tensor([1.0, -1.0])
+    signs = torch.cartesian_prod(*[both] * 8)
     valid = torch.ones(256, dtype=torch.bool)
     for parts in ([signs], [signs, signs], [signs, -signs]):
-        assert len(row_hashes(parts, valid).unique()) == 256
+        hashes = row_hashes(parts, valid)
+        assert len(hashes.unique()) == 256
 
 
 def test_copies_and_forward_calls_add_up():
@@ -81,7 +83,8 @@ def measure(route: str, *batches: range) -> list[Spectra]:
     spectra = []
     for rows in batches:
         if rows:
-            metric.update(*[x[rows] for x in outputs(50, 8)])
+            batch = [x[rows] for x in outputs(50, 8)]
+            metric.update(*batch)
         spectra.append(metric.compute())
     return spectra
 
