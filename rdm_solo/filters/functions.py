@@ -155,22 +155,22 @@ def get(name: str | Function, p: float | None = None, **parameters: Any) -> Boun
 each singular value, got shape () (Tensor) for 8.
     """
     function = _lookup(name)
+    name = label(name)
     signature = _signature(function)
+    exponent = signature.parameters.get("p")
     if p is not None:
-        if not takes_p(function):
-            raise UserError(
-                f"p={p} would be ignored: {label(name)!r} has no exponent; leave it out."
-            )
+        if exponent is None:
+            raise UserError(f"p={p} would be ignored: {name!r} has no exponent; leave it out.")
         parameters["p"] = as_schedule(p)(0)
-    elif takes_p(function) and signature.parameters["p"].default is inspect.Parameter.empty:
-        raise UserError(f"{label(name)!r} needs an exponent: set p, for example p=-0.5.")
+    elif exponent is not None and exponent.default is exponent.empty:
+        raise UserError(f"{name!r} needs an exponent: set p, for example p=-0.5.")
     takes_rows = "rows" in signature.parameters
     rows = {"rows": 1} if takes_rows else {}
     try:
         signature.bind(None, **parameters, **rows)
     except TypeError as error:
-        raise UserError(f"the filter function {label(name)}{signature}: {error}.") from error
-    bound = BoundFunction(functools.partial(function, **parameters), label(name), takes_rows)
+        raise UserError(f"the filter function {name}{signature}: {error}.") from error
+    bound = BoundFunction(functools.partial(function, **parameters), name, takes_rows)
     return replace(bound, elementwise=_is_elementwise(bound))
 
 

@@ -135,7 +135,16 @@ class SpectralFilter(nn.Module):
         with torch.no_grad():
             spectrum = self._decompose(x.detach())
             gain = gains(spectrum, self._gain)
-            self._count(spectrum, gain)
+            counts = [
+                spectrum.broken_rows,
+                spectrum.negligible_rows,
+                spectrum.directions,
+                torch.linalg.vector_norm(gain, 1),
+            ]
+            self._pending.append((spectrum.n, spectrum.k, torch.stack(counts)))
+            # Reading the counts synchronises with the device, but not on a CPU.
+            if x.device.type == "cpu" or len(self._pending) == self.EVERY:
+                self.report()
             gain = rescale(spectrum, gain)
             if not (self.has_gradient and has_derivative):
                 return filter_target(spectrum, gain)  # U diag(sigma g) V^T
@@ -163,20 +172,6 @@ class SpectralFilter(nn.Module):
             # torch copies values only into a buffer of the same shape.
             self.running = torch.empty_like(saved, device=self.running.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def _count(self, spectrum: Spectrum, gain: Tensor) -> None:
-        """Check a batch's counts now on a CPU; on other devices store them for :meth:`report`."""
-        counts = torch.stack(
-            [
-                spectrum.broken_rows,
-                spectrum.negligible_rows,
-                spectrum.directions,
-                torch.linalg.vector_norm(gain, 1),
-            ]
-        )
-        self._pending.append((spectrum.n, spectrum.k, counts))
-        if gain.device.type == "cpu" or len(self._pending) == self.EVERY:
-            self.report()
 
     def report(self) -> None:
         """Log warnings about the batches since the last report. This synchronises with the device.

@@ -88,7 +88,21 @@ def predict_effect(
             "sigma = 1). The filter reverses their sign, which changes the loss, not the spectrum."
         )
     warnings.extend(_scale_warnings(function, rows, sigma, gain, own_kind))
-    warnings.extend(_direction_warnings(online_kind, lam_p, lam_z))
+    if online_kind == "none":
+        warnings.append(
+            "there is no filter: both branches have the same spectrum; nothing raises the rank."
+        )
+    elif online_kind == "high-pass":
+        warnings.append(
+            "it points the wrong way: with a high-pass online filter the target's effective rank "
+            "is below the online branch's (Theorem 3), so alignment lowers the rank."
+        )
+    elif online_kind != "low-pass":
+        side = "above" if rank_difference(lam_p, lam_z) > 0 else "below"
+        warnings.append(
+            f"Theorem 3 does not cover a {online_kind} filter; on this spectrum the target's "
+            f"effective rank is {side} the online branch's."
+        )
     return Preview(name, branch, sigma, gain, lam_p, lam_z, curve, own_kind, online_kind, warnings)
 
 
@@ -113,22 +127,6 @@ def _scale_warnings(
         yield (
             "the curve depends on the filter's batch size, because sigma grows with its square "
             f"root, and on the outputs' scale, here that of a batch norm{text}."
-        )
-
-
-def _direction_warnings(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[str]:
-    if online == "none":
-        yield "there is no filter: both branches have the same spectrum; nothing raises the rank."
-    elif online == "high-pass":
-        yield (
-            "it points the wrong way: with a high-pass online filter the target's effective rank "
-            "is below the online branch's (Theorem 3), so alignment lowers the rank."
-        )
-    elif online != "low-pass":
-        side = "above" if rank_difference(lam_p, lam_z) > 0 else "below"
-        yield (
-            f"Theorem 3 does not cover a {online} filter; on this spectrum the target's effective "
-            f"rank is {side} the online branch's."
         )
 
 

@@ -116,6 +116,7 @@ def test_functions_equal_their_matrix_form(name, parameters, matrix):
         ("pow", {"p": "x"}, "'x'"),
         ("truncate", {"kept": 3}, "'kept'"),
         ("truncate", {"keep": 0}, "filter.keep"),
+        ("shrink", {"rows": 8}, "rows"),
         (torch.Tensor.tolist, {}, "list"),
         (lambda sigma: sigma[:8], {}, "8"),
         (lambda sigma, scale: sigma * scale, {}, "'scale'"),
