@@ -281,7 +281,15 @@ class BranchSpectra(SumMetric):
         targets = targets[targets.any(1)]
         if len(targets) > 1:
             scalars["uniformity/target"] = uniformity(targets)
-        return summarize(moments, scalars, self.m, count, self.dim, self.sampled, self.spacing)
+        return summarize(
+            moments,
+            scalars,
+            m=self.m,
+            rows=count,
+            dim=self.dim,
+            sampled=self.sampled,
+            spacing=self.spacing,
+        )
 
     def _from_sums(self, rows: int, has_positives: bool) -> tuple[Moments, dict[str, Tensor]]:
         """Return the moments and scalars of all rows."""
@@ -289,9 +297,11 @@ class BranchSpectra(SumMetric):
         C_z = full_gram(self.sum_target) / rows
         C_y = full_gram(self.sum_projection) / rows
         mean = self.sum_target_mean / rows
-        share = 1 - spread(C_z.trace(), mean.square().sum())
-        statistic = epps_pulley_statistic(self.sum_waves, self.count)
-        scalars = {"mean_share/target": share, "epps_pulley/projection": statistic}
+        mean_moment = mean.square().sum()
+        scalars = {
+            "mean_share/target": 1 - spread(C_z.trace(), mean_moment),
+            "epps_pulley/projection": epps_pulley_statistic(self.sum_waves, self.count),
+        }
         C_plus = None
         if has_positives:
             total = self.sum_positive + self.sum_positive.mT

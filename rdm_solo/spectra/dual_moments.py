@@ -10,7 +10,12 @@ from rdm_solo.spectra.rows import discriminant_eigenvalues, view_scatter
 
 
 def from_rows(
-    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int, centred: bool
+    p: Tensor,
+    z: Tensor,
+    z_plus: Tensor | None,
+    y: Tensor,
+    length: int,
+    centred: bool,
 ) -> Moments:
     r"""Return the moments of float64 rows ``(N, k)``, padded or cut to ``length`` entries.
 

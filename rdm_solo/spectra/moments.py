@@ -45,7 +45,7 @@ def from_matrices(
     C_y: Tensor,
     C_means: Tensor | None,
     mean_z: Tensor,
-    pairs: int = 0,
+    pairs: int,
 ) -> Moments:
     """Return the moments of correlation matrices ``(k, k)``.
 

@@ -216,7 +216,8 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     slope = covariance / variance
     residuals = centred_y - slope * centred_x
     deviations = y - y.mean()
-    r2 = 1 - residuals.square().sum() / deviations.square().sum()
+    unexplained = residuals.square().sum()
+    r2 = 1 - unexplained / deviations.square().sum()
     return -slope, r2
 
 

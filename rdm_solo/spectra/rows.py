@@ -102,8 +102,7 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
         exponents = -t * distances.clamp_min_(0)
         # Count each pair once, and no row with itself.
         ones = torch.ones_like(exponents, dtype=torch.bool)
-        is_pair = ones.triu_(1)
-        exponents.masked_fill_(~is_pair, -math.inf)
+        exponents.masked_fill_(ones.tril_(), -math.inf)
         block_total = exponents.flatten().logsumexp(0)
         sums.append(block_total.double())
     n = len(rows)

@@ -57,7 +57,12 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
     return torch.where(valid, hashes, LAST)
 
 
-def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
+def keep_smallest(
+    sample: Tensor,
+    hashes: Tensor,
+    parts: Sequence[Tensor],
+    new: Tensor,
+) -> None:
     """Replace kept rows and their hashes, in place, by new rows with smaller hashes.
 
     The i-th smallest new hash replaces the i-th largest kept hash if it is smaller. Unchanged slots
