@@ -13,7 +13,7 @@ from rdm_solo.filters import SpectralFilter
 from rdm_solo.ground.errors import UserError
 
 
-def batches(n, k) -> dict[str, torch.Tensor]:
+def batches(n, k):
     x = features("1/i", n, k)
     with_nan = x.clone()
     with_nan[5] = math.nan
@@ -37,7 +37,7 @@ def output_and_gradient(module, x):
     return out.detach(), leaf.grad
 
 
-def results(branch, name, p, shape) -> dict[str, tuple]:
+def results(branch, name, p, shape):
     """Return output, gradient and synchronising operators for each kind of batch."""
     values = {}
     for kind, x in batches(*shape).items():
@@ -61,9 +61,7 @@ def assert_close(actual, expected) -> None:
     ("branch", "name", "p"),
     [
         ("online", "log1p", None),
-        ("online", "pow", 3),
         ("target", "pow", -0.5),
-        ("online", "log", None),
         ("online", "log1p_sq", None),
         ("online", "directcopy", None),
         ("online", "shrink", None),
@@ -83,11 +81,11 @@ def test_a_call_synchronises_only_in_its_decomposition(on_second_device, branch,
         assert operators == [decomposition], kind
 
 
-def calls_and_warnings() -> tuple[list[int], list[str]]:
+def calls_and_warnings():
     """Return which calls of a filter synchronised more than once, and the log's lines."""
     module = SpectralFilter("target", "pow", -0.5)
     x = features("gaussian", 24, 40).to(DEVICE)
-    row = torch.arange(24, device=DEVICE)[:, None] == 3
+    row = torch.arange(24, device=DEVICE).unsqueeze(1) == 3
     inputs = [
         x,
         x.masked_fill(row, math.nan),
@@ -118,7 +116,7 @@ def nan_above_11(sigma):
     return (11 - sigma).sqrt()
 
 
-def output_and_error(function, x) -> tuple[torch.Tensor, str]:
+def output_and_error(function, x):
     """Return the output, and the name of the error in the epoch's report."""
     module = SpectralFilter("online", function)
     out = module(x.to(DEVICE))
@@ -132,7 +130,7 @@ def output_and_error(function, x) -> tuple[torch.Tensor, str]:
     [
         ("log1p", torch.full((6, 9), math.nan), "FloatingPointError"),
         ("log1p", torch.full((9, 6), math.inf), "FloatingPointError"),
-        (nan_above_11, torch.diag(torch.tensor([30.0, 20.0, 12.0])), "UserError"),
+        (nan_above_11, 12 * torch.eye(3), "UserError"),
     ],
 )
 def test_nan_reaches_the_loss_at_once_and_is_an_error_in_the_report(
@@ -158,8 +156,9 @@ def test_a_function_of_all_values_gets_those_above_noise(on_second_device):
     gain = torch.zeros_like(sigma)
     gain[:4] = share(sigma[:4])
     expected = (u * (sigma * gain)) @ vh
-    out = on_second_device(filtered_by_share, x)
-    for actual in (out, SpectralFilter("target", share)(x)):
+    on_device = on_second_device(filtered_by_share, x)
+    on_cpu = SpectralFilter("target", share)(x)
+    for actual in (on_device, on_cpu):
         torch.testing.assert_close(actual, expected.float(), rtol=1e-5, atol=1e-5)
 
 

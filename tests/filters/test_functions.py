@@ -147,7 +147,6 @@ def test_wrong_options_batches_and_infinite_gains_are_errors(options, x, error):
     [
         (lambda sigma: sigma > 1.5, [0, 1, 1]),
         (lambda sigma: sigma.square_(), [1, 4, 16]),  # changes its argument
-        (lambda sigma: sigma.div_(sigma.sum() / 7), [1, 2, 4]),
     ],
 )
 def test_a_function_may_return_bools_or_change_its_argument(function, expected):
@@ -164,8 +163,7 @@ def test_a_function_may_return_bools_or_change_its_argument(function, expected):
     ],
 )
 def test_gains_out_of_range_are_rescaled_by_one_constant(dtype, low, high):
-    x = torch.diag(torch.tensor([2.0, 1.0, 0.5]))
-    spectrum = decompose(x.to(dtype))
+    spectrum = decompose(SPECTRUM.to(dtype) / 2)
     peaks = {
         low: low,
         0.9999 * low: 1,

@@ -37,20 +37,22 @@ def exact(x, name, p):
     An SVD of float64 rows is off by delta / share.
     """
     n, k = x.shape
-    is_finite = x.isfinite().all(1)
-    y = x.double().where(is_finite[:, None], 0.0)
+    is_broken = ~x.isfinite().all(1)
+    y = x.double().masked_fill(is_broken[:, None], 0.0)
     size = float(y.abs().max())
     if size == 0:
-        return y, 0.0, is_finite | True
+        return y, 0.0, is_broken | True
     y = y / size
     _, sigma, vh = torch.linalg.svd(y, full_matrices=False)
-    root_mean_square = y.norm() / math.sqrt(n)
-    lengths = y.norm(dim=1) / root_mean_square
+    lengths = y.norm(dim=1)
+    root_mean_square = lengths.square().mean().sqrt()
     digits, power = torch.float32, 2
     if x.dtype == torch.float64:
         digits, power = torch.float64, 1
-    above_cut = sigma / sigma[0] / relative_cut(x.dtype, n, k)
-    above_row_cut = lengths / relative_cut(digits, n, k)
+    cut = sigma[0] * relative_cut(x.dtype, n, k)
+    row_cut = root_mean_square * relative_cut(digits, n, k)
+    above_cut = sigma / cut
+    above_row_cut = lengths / row_cut
     distances = torch.cat([above_cut, above_row_cut]).log()
     if distances.abs().min() < 0.1:
         return None
