@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from support.branches import random_views
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -27,12 +28,8 @@ ALL_ROWS = {"max_dim": 4, "sample": 1000}
 
 def two_views() -> tuple[Tensor, Tensor]:
     """Return the targets of two views of 200 samples, and of the same samples' other views."""
-    draw = torch.Generator().manual_seed(0)
-    drawn = torch.randn(3, 200, 24, generator=draw, dtype=torch.float64)
-    scale = torch.arange(1, 25) ** -0.5
-    mean, noise_a, noise_b = drawn * scale
-    a = mean + 0.2 * noise_a + 0.2
-    b = mean + 0.2 * noise_b + 0.2
+    views = random_views(200, 2, 24) + 0.2
+    a, b = views.unbind(1)
     target = torch.cat([a, b])
     return target, target.roll(200, 0)
 

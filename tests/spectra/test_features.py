@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.branches import random_views
 from torch import Tensor
 
 from rdm_solo.spectra import alpha_req, correlation, effective_rank, lidar, rankme, stable_rank
@@ -9,11 +10,7 @@ from rdm_solo.spectra.features import FeatureSpectra
 
 
 def features(views: int) -> Tensor:
-    draw = torch.Generator().manual_seed(0)
-    drawn = torch.randn(96, 1 + views, 20, generator=draw, dtype=torch.float64)
-    samples, noise = drawn.split([1, views], dim=1)
-    scale = torch.logspace(0, -1, 20)
-    return (2 + samples + 0.3 * noise) * scale
+    return 0.5 + random_views(96, views, 20)
 
 
 def measure(*steps: Tensor) -> dict[str, float]:

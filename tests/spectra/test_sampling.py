@@ -15,7 +15,10 @@ from rdm_solo.spectra import BranchSpectra, Spectra
 from rdm_solo.spectra.logits import StepCorrelation
 from rdm_solo.spectra.sampling import LAST, row_hashes
 
-ROUTES = {"matrices": {}, "sample": {"max_dim": 4, "sample": 12}}
+ROUTES = {
+    "matrices": {},
+    "sample": {"max_dim": 4, "sample": 12},
+}
 routes = pytest.mark.parametrize("route", ROUTES)
 
 
@@ -47,8 +50,8 @@ def test_the_kept_rows_are_the_smallest_of_all_hashed_at_once(seed, sizes, sampl
     assert torch.equal(kept_keys[:size], keys[:size])
     assert (kept_keys[size:] == LAST).all()
     kept = metric.kept[0][place[:size]]
-    expected = parts[:, order[:size]].transpose(0, 1)
-    assert torch.equal(kept, expected.to(kept.dtype))
+    expected = parts[:, order[:size]].to(kept.dtype)
+    assert torch.equal(kept, expected.transpose(0, 1))
 
 
 def test_rows_that_differ_only_in_signs_have_different_hashes():

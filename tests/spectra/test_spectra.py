@@ -27,7 +27,7 @@ from rdm_solo.spectra.logits import StepCorrelation, low_rank_spectrum
 
 MATRICES = {}
 SAMPLE = {"max_dim": 4, "sample": 256}
-both_routes = pytest.mark.parametrize("options", [MATRICES, SAMPLE], ids=["matrices", "sample"])
+both_routes = pytest.mark.parametrize("options", [MATRICES, SAMPLE], ids=str)
 
 
 def numpy_erank(x: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Outputs of both branches, and a comparison of two results of BranchSpectra."""
+"""Outputs of both branches, views of samples, and a comparison of results of BranchSpectra."""
 
 import pytest
 import torch
@@ -16,6 +16,16 @@ def outputs(n: int, k: int) -> list[Tensor]:
         features("1/i", n, k, seed=2),
         features("gaussian", n, k, seed=3),
     ]
+
+
+def random_views(n: int, q: int, k: int, seed: int = 0, steepness: float = 0.5) -> Tensor:
+    """Return q views of each of n samples, (n, q, k), in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(n, q + 1, k, generator=draw, dtype=torch.float64)
+    means, noise = drawn.split([1, q], dim=1)
+    i = torch.arange(1, k + 1, dtype=torch.float64)
+    scale = i**-steepness
+    return means * scale + 0.3 * noise * scale.sqrt()
 
 
 def assert_same(actual: Spectra, expected: Spectra, tolerance: float = 1e-9) -> None:
