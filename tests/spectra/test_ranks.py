@@ -92,12 +92,20 @@ def test_alpha_req_is_numpys_weighted_fit():
         slope, offset = np.polyfit(x, y, 1, w=i**-0.5)
         residuals = y - slope * x - offset
         expected_r2 = 1 - np.mean(residuals**2) / np.var(y)
-        assert alpha.item() == pytest.approx(-slope, rel=CLOSE, abs=CLOSE)
-        assert r2.item() == pytest.approx(expected_r2, rel=CLOSE, abs=CLOSE)
+        actual = [alpha.item(), r2.item()]
+        expected = [-slope, expected_r2]
+        assert actual == pytest.approx(expected, rel=CLOSE, abs=CLOSE)
 
 
 @pytest.mark.parametrize(
-    "measure", [effective_rank, rankme, stable_rank, participation_ratio, nesum]
+    "measure",
+    [
+        effective_rank,
+        rankme,
+        stable_rank,
+        participation_ratio,
+        nesum,
+    ],
 )
 def test_flat_spectra_one_direction_nothing_and_nan(measure):
     lam = torch.full((40,), 1e-30)
@@ -147,9 +155,11 @@ def lidar_by_definition(x: np.ndarray) -> float:
     S_w = 1e-4 * np.eye(k)
     for views in x:
         mean = views.mean(0)
-        S_b += np.outer(mean - centre, mean - centre) / (n - 1)
+        deviation = mean - centre
+        S_b += np.outer(deviation, deviation) / (n - 1)
         for view in views:
-            S_w += np.outer(view - mean, view - mean) / (n * (q - 1))
+            deviation = view - mean
+            S_w += np.outer(deviation, deviation) / (n * (q - 1))
     lam = eigh(S_b, S_w, eigvals_only=True)
     lam = lam.clip(0) + 1e-8
     return entropy_rank(lam / lam.sum())
@@ -158,7 +168,8 @@ def lidar_by_definition(x: np.ndarray) -> float:
 def test_lidar_is_its_definition():
     for seed in range(100):
         draw = np.random.default_rng(seed)
-        n, q, k = draw.integers(2, [60, 5, 40]).tolist()
+        sizes = draw.integers(2, [60, 5, 40])
+        n, q, k = sizes.tolist()
         scale = 10 ** draw.uniform(-1, 2)
         steepness = draw.uniform(0, 2)
         views = scale * random_views(n, q, k, seed, steepness)

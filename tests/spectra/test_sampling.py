@@ -15,6 +15,11 @@ from rdm_solo.spectra import BranchSpectra, Spectra
 from rdm_solo.spectra.logits import StepCorrelation
 from rdm_solo.spectra.sampling import LAST, row_hashes
 
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+]
 ROUTES = {
     "matrices": {},
     "sample": {"max_dim": 4, "sample": 12},
@@ -25,10 +30,14 @@ routes = pytest.mark.parametrize("route", ROUTES)
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
-    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    sizes=st.lists(
+        st.integers(0, 30),
+        min_size=1,
+        max_size=6,
+    ),
     sample=st.integers(1, 40),
     number=st.integers(2, 4),
-    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    dtype=st.sampled_from(DTYPES),
 )
 def test_the_kept_rows_are_the_smallest_of_all_hashed_at_once(seed, sizes, sample, number, dtype):
     draw = torch.Generator().manual_seed(seed)
@@ -59,7 +68,12 @@ def test_rows_that_differ_only_in_signs_have_different_hashes():
     both = torch.tensor([1.0, -1.0])
     signs = torch.cartesian_prod(*[both] * 8)
     valid = torch.ones(256, dtype=torch.bool)
-    for parts in ([signs], [signs, signs], [signs, -signs]):
+    cases = [
+        [signs],
+        [signs, signs],
+        [signs, -signs],
+    ]
+    for parts in cases:
         hashes = row_hashes(parts, valid)
         assert len(hashes.unique()) == 256
 
@@ -110,7 +124,8 @@ def waits_of_an_update(route: str) -> list[str]:
     """Return where the second update synchronises; the first allocates memory."""
     metric = BranchSpectra(24, steps=True, **ROUTES[route]).to(DEVICE)
     hidden = StepCorrelation(24).to(DEVICE)
-    batch = [x.to(DEVICE) for x in outputs(12, 24)]
+    parts = torch.stack(outputs(12, 24))
+    batch = parts.to(DEVICE).unbind()
     metric.update(*batch)
     with Waits() as waits:
         metric.update(*batch)

@@ -43,8 +43,8 @@ def test_the_epps_pulley_statistic_is_the_mean_integral_over_directions():
     errors = waves.mean(0) - normal
     integrand = errors.abs() ** 2 * normal
     integrals = 2 * torch.trapezoid(integrand, t)
-    expected = 40 * integrals.mean()
-    assert epps_pulley(x).item() == pytest.approx(expected.item(), rel=1e-9)
+    expected = 40 * integrals.mean().item()
+    assert epps_pulley(x).item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_share_of_the_mean_of_one_point_of_zeros_and_of_nan():
