@@ -150,7 +150,9 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     choices = [override for override in overrides if _is_choice(override)]
     # If all arguments are choices, a config file overrides what it should not.
     if unknown_key and choices != list(overrides):
-        return _unknown_key(unknown_key[1], config, choices)
+        # In an option such as optimizer.kwargs={fused: true}, only the inner key may be unknown.
+        key = getattr(error.__cause__, "full_key", unknown_key[1])
+        return _unknown_key(key, config, choices)
     argument = getattr(error, "override", "")
     if argument:
         return f"cannot read the argument {argument!r}: {text}"
@@ -188,6 +190,6 @@ def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
     hint = "; --help all lists them"
     for leaf in difflib.get_close_matches(key.rpartition(".")[2], keys_by_leaf, n=1):
         hint = f"; did you mean {keys_by_leaf[leaf]!r}?"
-    if key.startswith("trainer."):
-        hint += f" (other Trainer arguments are passed as ++{key}=...)"
+    if key.startswith("trainer.") or ".kwargs." in key:
+        hint += f" (further arguments are passed as ++{key}=...)"
     return f"there is no option {key!r}{hint}"

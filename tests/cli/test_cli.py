@@ -18,6 +18,7 @@ from rdm_solo.ground.errors import UserError
         (["optimizer.weigth_decay=1"], "did you mean 'optimizer.weight_decay'?"),
         (["method=swav", "method.queue_size=3"], "did you mean 'method.kwargs.queue_size'?"),
         (["trainer.limit_train_batches=2"], "passed as ++trainer.limit_train_batches=..."),
+        (["optimizer.kwargs={fused: true}"], "passed as ++optimizer.kwargs.fused=..."),
         (["filter=target"], "did you mean 'target_pow'?"),
         (["experiment=cifar10/simsiam"], "did you mean 'cifar10/s"),
         (["p=["], "cannot read the argument"),
