@@ -47,13 +47,11 @@ class Checkpoints(pl.callbacks.Checkpoint):
         self.best = state_dict["best"]
         self._random_states = state_dict["random"]
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, *args: Any) -> None:
         if rank() < len(self._random_states):
             set_random_state(self._random_states[rank()])
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.fast_dev_run:
-            return
         epoch = trainer.current_epoch + 1
         paths = []
         accuracy = epoch_row(trainer, epoch).scalars.get(ACCURACY, math.nan)

@@ -37,55 +37,44 @@ class Diagnostics(Measurement):
     """
 
     def __init__(self, folder: Path, every_n_epochs: int = 1, **limits: int) -> None:
-        super().__init__()
         self.folder = folder
         self.every_n_epochs = every_n_epochs
         self.limits = Limits(**limits)
-        self.recorder: Recorder | None = None  # None: nothing is measured
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self.scalars = {}  # an earlier fit may have failed
-        self.latest = None
-        if self.every_n_epochs:
-            views = getattr(pl_module, "num_large_crops", None)
-            self.recorder = Recorder(observer(pl_module), self.limits, views)
+        super().on_fit_start(trainer, pl_module)
+        views = getattr(pl_module, "num_large_crops", None)
+        self.recorder = Recorder(observer(pl_module), self.limits, views)
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.recorder is not None:
-            self.recorder.observer.detach()
+    def on_fit_end(self, *args: Any) -> None:
+        self.recorder.observer.detach()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         from rdm_solo.runs import spectra_files  # loads code that reads run folders
 
         if trainer.is_global_zero:
             spectra_files.truncate(self.folder, trainer.current_epoch)
-        if self.recorder is not None and is_untrained(trainer):
+        if self.every_n_epochs and is_untrained(trainer):
             row = untrained_row(trainer, pl_module, self.recorder)
             self.scalars = row.scalars
             self.latest = row.spectra
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         super().on_train_epoch_start(trainer, pl_module)
-        if self.recorder is not None:
-            self.recorder.begin_epoch()
+        self.recorder.begin_epoch()
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.recorder is not None and is_due(trainer, self.every_n_epochs):
+        if is_due(trainer, self.every_n_epochs):
             self.recorder.before_step(batch_idx, trainer.num_training_batches)
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if self.recorder is not None:
-            self.recorder.after_step(outputs)
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *args: Any) -> None:
+        self.recorder.after_step(outputs)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         from rdm_solo.runs import spectra_files
 
-        if self.recorder is None:
-            return
         epoch = trainer.current_epoch + 1
         loss = epoch_row(trainer, epoch).scalars.get("train/loss")
         row = self.recorder.end_epoch(epoch, loss)

@@ -25,7 +25,7 @@ log = logging.getLogger("rdm_solo")
 
 BAR = "{desc} [{bar:12}]  {remaining} left"  # tqdm cuts it at the terminal's width
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
-PROGRESS_COLUMNS = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
+PROGRESS_COLUMNS = {"train/loss", "erank/online", "erank/target", *ACCURACIES}
 
 
 class Progress(pl.callbacks.ProgressBar):
@@ -42,9 +42,8 @@ class Progress(pl.callbacks.ProgressBar):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         is_visible = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
         remaining_epochs = trainer.max_epochs - trainer.current_epoch
-        steps = trainer.num_training_batches * remaining_epochs
         self.bar = tqdm(
-            total=steps if math.isfinite(steps) else None,
+            total=trainer.num_training_batches * remaining_epochs,  # may be infinite
             bar_format=BAR,
             ascii=".#",
             dynamic_ncols=True,
@@ -61,9 +60,7 @@ class Progress(pl.callbacks.ProgressBar):
         self.epoch_start = time.monotonic()
         self.bar.set_description_str(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, *args: Any) -> None:
         self.bar.update()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -72,14 +69,13 @@ class Progress(pl.callbacks.ProgressBar):
 
     def _log(self, trainer: Any, epoch: int, seconds: float = math.nan) -> None:
         scalars = epoch_row(trainer, epoch).scalars
-        if trainer.is_global_zero and self.enabled and scalars.keys() & {*PROGRESS_COLUMNS}:
+        if trainer.is_global_zero and self.enabled and scalars.keys() & PROGRESS_COLUMNS:
             log.info(epoch_line(epoch, trainer.max_epochs, scalars, seconds))
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, *args: Any) -> None:
         self._stack.close()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._stack.close()
+    on_exception = on_train_end
 
 
 def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
@@ -126,9 +122,9 @@ class SkippedImages(pl.Callback):
         epoch = trainer.current_epoch + 1
         new: dict[str, str] = {}
         for reasons in gather_objects(trainer.datamodule.skipped()):
-            for path, reason in reasons.items():
-                if path not in self.lines:
-                    new[path] = reason
+            new |= reasons
+        for path in self.lines:
+            new.pop(path, None)
         if not new:
             return
         for path in sorted(new):

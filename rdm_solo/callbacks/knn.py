@@ -1,5 +1,6 @@
 """Log the accuracy of an exact weighted kNN classifier during training."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,14 +14,13 @@ from rdm_solo.ground.distributed import gather
 ACCURACY = "val/knn_acc1"
 
 
+@dataclass(eq=False)
 class WeightedKNN(Measurement):
     """Log the accuracy of weighted k nearest neighbours on clean images, over all processes."""
 
-    def __init__(self, every_n_epochs: int = 1, k: int = 20, temperature: float = 0.07) -> None:
-        super().__init__()
-        self.every_n_epochs = every_n_epochs
-        self.k = k
-        self.temperature = temperature
+    every_n_epochs: int = 1
+    k: int = 20
+    temperature: float = 0.07
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not self.every_n_epochs or not is_untrained(trainer):
@@ -42,7 +42,8 @@ class WeightedKNN(Measurement):
     @torch.no_grad()
     def _accuracy(self, trainer: Any, pl_module: Any, loader: Any) -> Tensor:
         """Return the accuracy in per cent, the same on all processes."""
-        query_batches, label_batches = [], []
+        query_batches = []
+        label_batches = []
         for x, y in loader:
             query_batches.append(unit(pl_module.backbone(x)))
             label_batches.append(y)
@@ -72,15 +73,16 @@ class Neighbours:
     """
 
     def __init__(self, queries: Tensor, k: int) -> None:
-        self.queries, self.k = queries, k
+        self.queries = queries
+        self.k = k
         self.similarity = queries.new_empty(len(queries), 0)
         self.labels = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
         """Add unit rows ``(m, d)`` and their labels ``(m,)``."""
         similarity = self.queries @ rows.mT
-        similarity, index = similarity.topk(min(self.k, len(rows)), dim=1)
-        similarity = torch.cat([self.similarity, similarity], dim=1)
+        nearest, index = similarity.topk(min(self.k, len(rows)), dim=1)
+        similarity = torch.cat([self.similarity, nearest], dim=1)
         labels = torch.cat([self.labels, labels[index]], dim=1)
         self._keep(similarity, labels)
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 class Measurement(pl.Callback):
     """A callback that measures; later callbacks read its ``scalars`` of the current epoch."""
 
-    def __init__(self) -> None:
-        self.scalars: dict[str, float] = {}  # by column of metrics.csv
-        self.latest: Spectra | None = None  # the current epoch's spectra, on every process
+    scalars: dict[str, float]  # by column of metrics.csv
+    latest: "Spectra | None"  # the current epoch's spectra, on every process
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, *args: Any) -> None:
         self.scalars = {}
         self.latest = None
+
+    on_train_epoch_start = on_fit_start
 
     def log_scalars(
         self, pl_module: Any, scalars: Mapping[str, Any], prog_bar: bool = False

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,22 @@ import numpy as np
 from rdm_solo.callbacks import is_due
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import spectra_files
-from rdm_solo.runs.files import FIGURES, METRICS
+from rdm_solo.runs.files import FIGURES
 from rdm_solo.runs.metrics_file import read_metrics
 
 log = logging.getLogger("rdm_solo")
 
 
+@dataclass(eq=False)
 class Pictures(pl.Callback):
     """Log pictures of the measured spectra every n epochs and after the last epoch.
 
     Only :class:`~rdm_solo.loggers.run_logger.RunLogger` loggers support pictures.
     """
 
-    def __init__(self, folder: Path, every_n_epochs: int = 10, title: str = "") -> None:
-        self.folder = folder
-        self.every_n_epochs = every_n_epochs
-        self.title = title
+    folder: Path
+    every_n_epochs: int = 10
+    title: str = ""
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero and is_due(trainer, self.every_n_epochs):
@@ -53,15 +54,15 @@ class Pictures(pl.Callback):
             logger.histograms(log10_eigenvalues(epochs[epoch]), step)
 
 
+@dataclass(eq=False)
 class RankFigure(pl.Callback):
     """Draw ``figures/erank.png`` from ``metrics.csv`` when training ends."""
 
-    def __init__(self, folder: Path, title: str = "") -> None:
-        self.folder = folder
-        self.title = title
+    folder: Path
+    title: str = ""
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if not trainer.is_global_zero or not (self.folder / METRICS).exists():
+        if not trainer.is_global_zero:
             return
         with _warn_on_failure():
             metrics = read_metrics(self.folder)

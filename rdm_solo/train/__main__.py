@@ -10,6 +10,7 @@ from typing import Any
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
+from rdm_solo.runs import saved_config
 from rdm_solo.runs.files import make_results_folder
 from rdm_solo.train import checks, processes, resume, sweep
 
@@ -67,8 +68,7 @@ def _train(cfg: Any) -> None:
     folder = Path(hydra.runtime.output_dir if hydra.job.chdir else hydra.run.dir)
     with terminal.errors_without_traceback():
         if processes.is_rank_zero():
-            p = "" if cfg.p is None else f", p={cfg.p}"
-            log.info(f"Starting {cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name} ...")
+            log.info(f"Starting {saved_config.title(cfg)} ...")
         from rdm_solo.train.run import run  # with torch and Lightning: seconds
         from rdm_solo.train.stopping import Stopped
 

@@ -109,11 +109,10 @@ def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any
     if options["sync_batchnorm"] is None:
         on_gpus = options["accelerator"] != "cpu"
         options["sync_batchnorm"] = on_gpus and processes.world_size(cfg.trainer) > 1
-    bars = [callback for callback in callbacks if isinstance(callback, pl.callbacks.ProgressBar)]
+    callbacks = [*callbacks, Checkpoints(folder, **cfg.checkpoint)]
     if not options["enable_progress_bar"]:  # Lightning refuses bars then
-        callbacks = [callback for callback in callbacks if callback not in bars]
-    if not bars:  # Lightning would add its own
-        options["enable_progress_bar"] = False
+        bar = pl.callbacks.ProgressBar
+        callbacks = [callback for callback in callbacks if not isinstance(callback, bar)]
     plugins: list[Any] = [CheckpointFiles(folder)]
     defaults = {
         "default_root_dir": folder,
@@ -131,7 +130,7 @@ def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any
         return pl.Trainer(
             max_epochs=cfg.max_epochs,
             logger=False,  # loggers are opened once the run owns its folder
-            callbacks=[*callbacks, Checkpoints(folder, **cfg.checkpoint)],
+            callbacks=callbacks,
             **(defaults | options),
         )
     except ERRORS as error:

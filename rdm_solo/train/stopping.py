@@ -28,7 +28,7 @@ class StopBetweenSteps(pl.Callback):
     def __init__(self) -> None:
         self.signal: int | None = None
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, *args: Any) -> None:
         for number in SIGNALS:  # replaces Lightning's handlers
             signal.signal(number, self._handle_signal)
 

@@ -76,15 +76,18 @@ def run_command(cfg: DictConfig) -> float:
     # joblib's workers are children of the sweep and would outlive it if it were killed.
     if os.environ.get(PARENT) == str(os.getppid()):
         exit_with_parent()
-    return start(HydraConfig.get(), cfg.optimized_metric)
+    return start(HydraConfig.get(), cfg.optimized_metric, variables={})
 
 
-def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -> float:
+def start(hydra: Any, metric: str, variables: Mapping[str, str]) -> float:
     """Start a sweep's job in a new process, wait for it and return its metric."""
     folder = Path(hydra.runtime.output_dir)
-    environment = {**os.environ, **(variables or {})}
-    environment[PARENT] = str(os.getpid())
-    environment[SWEEP_FOLDER] = Path(hydra.sweep.dir).name
+    environment = {
+        **os.environ,
+        **variables,
+        PARENT: str(os.getpid()),
+        SWEEP_FOLDER: Path(hydra.sweep.dir).name,
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "rdm_solo.train", *_arguments(hydra, folder)],
         cwd=hydra.runtime.cwd,
