@@ -1,6 +1,5 @@
 """Spectra of modules that Lightning trains."""
 
-import contextlib
 import math
 
 import numpy as np
@@ -31,17 +30,19 @@ class Pairs(pl.LightningModule):
         self.returned: list[dict[str, torch.Tensor]] = []
 
     def training_step(self, batch: torch.Tensor, batch_idx: int):
-        a, b = self.net(batch[0]), self.net(batch[1])
-        target = torch.cat([a, b]).detach() ** 2
-        outputs = {
-            "online": torch.cat([a, b]),
+        a, b = self.net(batch)
+        online = torch.cat([a, b])
+        target = online.detach() ** 2
+        all_outputs = {
+            "online": online,
             "target": target,
             "positive": torch.cat([b, a]),
             "projection": target + 1,
         }
-        outputs = {name: outputs[name] for name in self.names}
+        outputs = {name: all_outputs[name] for name in self.names}
         self.returned.append({name: x.detach().clone() for name, x in outputs.items()})
-        return {"loss": (a - b).square().mean(), **outputs, **self.extra}
+        loss = (a - b).square().mean()
+        return {"loss": loss, **outputs, **self.extra}
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -49,14 +50,16 @@ class Pairs(pl.LightningModule):
 
 def pairs_of_noise() -> list[torch.Tensor]:
     """Return four batches of ten pairs."""
-    return list(torch.randn(4, 2, 10, 12, generator=torch.Generator().manual_seed(2)).unbind())
+    rng = torch.Generator().manual_seed(2)
+    return list(torch.randn(4, 2, 10, 12, generator=rng))
 
 
 def train(model, *callbacks, batches=None, **options) -> pl.Trainer:
     """Train on pairs of noise, or on these batches."""
     options = SILENT | {"max_epochs": 1} | options
     trainer = pl.Trainer(callbacks=list(callbacks), **options)
-    trainer.fit(model, DataLoader(batches or pairs_of_noise(), batch_size=None))
+    loader = DataLoader(batches or pairs_of_noise(), batch_size=None)
+    trainer.fit(model, loader)
     return trainer
 
 
@@ -147,33 +150,26 @@ def second_epoch(folder, **options) -> dict[str, float]:
     return diagnostics.latest.scalars
 
 
-def second_epoch_on_device(folder, has_float64: bool) -> dict[str, float]:
-    """Return what is measured on the second device, which may lack float64."""
+@without_float64()
+def second_epoch_on_device(folder) -> dict[str, float]:
     folder.mkdir()
     strategy = pl.strategies.SingleDeviceStrategy(DEVICE)
-    with contextlib.nullcontext() if has_float64 else without_float64():
-        return second_epoch(folder, accelerator=Accelerator(), strategy=strategy)
+    return second_epoch(folder, accelerator=Accelerator(), strategy=strategy)
 
 
-@pytest.mark.parametrize("has_float64", [True, False])
-def test_spectra_on_a_device_are_those_on_the_cpu(has_float64, on_second_device, tmp_path):
-    scalars = on_second_device(second_epoch_on_device, tmp_path / "device", has_float64)
+def test_spectra_on_a_device_without_float64_are_those_on_the_cpu(on_second_device, tmp_path):
+    """The runs in tests/train/test_device_runs.py have a device with float64."""
+    scalars = on_second_device(second_epoch_on_device, tmp_path / "device")
     expected = second_epoch(tmp_path)
     assert {"erank/online", "erank/target"} <= expected.keys()
     assert scalars == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["method=swav", "method.kwargs.proj_output_dim=1"],
-        ["method=swav", "method.kwargs.num_prototypes=1"],
-        ["method=dino", "method.kwargs.proj_output_dim=1"],
-    ],
-)
-def test_one_column_is_measured(options, tmp_path):
+@pytest.mark.parametrize("option", ["proj_output_dim", "num_prototypes"])
+def test_one_column_is_measured(option, tmp_path):
+    model = make("method=swav", f"method.kwargs.{option}=1")
     diagnostics = Diagnostics(tmp_path)
-    train(make(*options), diagnostics, batches=[batch(), batch()])
+    train(model, diagnostics, batches=[batch(), batch()])
     assert diagnostics.latest.scalars["erank/logits"] == pytest.approx(1)
 
 
@@ -196,7 +192,8 @@ class ChangeLayer(pl.Callback):
 @pytest.mark.parametrize("method", ["swav", "dino"])
 def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tmp_path):
     model = make(f"method={method}", "method.kwargs.num_prototypes=24")
-    layer = model.prototypes if method == "swav" else model.head.last_layer
+    layers = {"swav": "prototypes", "dino": "head.last_layer"}
+    layer = model.get_submodule(layers[method])
     change = ChangeLayer(layer)
     diagnostics = Diagnostics(tmp_path)
     trainer = train(model, change, diagnostics, batches=[batch(), batch()])
@@ -205,18 +202,23 @@ def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tm
     W = v / v.norm(dim=1, keepdim=True)
     hidden = torch.cat(change.inputs[:4]).double()  # of two views in two steps
     n, b = hidden.shape
-    assert (spectra.rows, spectra.dimensions) == (n, b) == (64, W.shape[1])
+    assert n == 64
+    assert (spectra.rows, spectra.dimensions) == (n, b)
     logits = hidden @ W.T
     lam = torch.linalg.svdvals(logits).square() / n
     # The layer's own float32 weight: measured 2e-7, with a margin of ten.
     atol = 2e-6 * float(lam[0])
-    torch.testing.assert_close(spectra.arrays()["lam_logits"], lam[:b], rtol=2e-6, atol=atol)
-    assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(lam)), rel=1e-5)
+    torch.testing.assert_close(spectra.lam_logits, lam[:b], rtol=2e-6, atol=atol)
+    erank = float(effective_rank(lam))
+    assert spectra.scalars["erank/logits"] == pytest.approx(erank, rel=1e-5)
     # Collapse is judged by the logits' variance and by the directions of the layer's inputs.
     centred = torch.cat([step - step.mean(0) for step in hidden.split(32)])
-    spread = float((centred @ W.T).square().sum() / logits.square().sum())
+    centred_logits = centred @ W.T
+    spread = float(centred_logits.square().sum() / logits.square().sum())
     assert spectra.scalars["feature/spread"] == pytest.approx(spread, rel=1e-5)
-    centred_rank = float(effective_rank(torch.linalg.svdvals(centred).square()))
+    centred_lam = torch.linalg.svdvals(centred).square()
+    centred_rank = float(effective_rank(centred_lam))
     assert spectra.scalars["erank/centred"] == pytest.approx(centred_rank, rel=1e-9)
-    loss_share = float(trainer.callback_metrics["train/loss"]) / math.log(24)
-    assert diagnostics.scalars["train/loss_share"] == pytest.approx(loss_share, rel=1e-6)
+    loss = float(trainer.callback_metrics["train/loss"])
+    loss_share = diagnostics.scalars["train/loss_share"]
+    assert loss_share == pytest.approx(loss / math.log(24), rel=1e-6)

@@ -26,9 +26,10 @@ def assert_scores(neighbours: Neighbours) -> None:
     similarity = neighbours.queries.double() @ memory.double().mT
     expected = torch.zeros(len(similarity), CLASSES, dtype=torch.float64)
     for row, values in enumerate(similarity):
-        for index in values.argsort(descending=True)[: neighbours.k]:
-            vote = ((values[index] - values.max()) / 0.2).exp()
-            expected[row, labels[index]] += vote
+        order = values.argsort(descending=True)
+        for index in order[: neighbours.k]:
+            difference = values[index] - values.max()
+            expected[row, labels[index]] += (difference / 0.2).exp()
     scores = neighbours.scores(CLASSES, temperature=0.2)
     torch.testing.assert_close(scores.double(), expected, atol=2e-5, rtol=0)
 
@@ -57,7 +58,8 @@ def merge_two_processes(rank: int, size: int) -> None:
     neighbours = make_neighbours(k=20)
     # The second process has fewer rows than k.
     sizes = [230, 10]
-    neighbours.add(memory.split(sizes)[rank], labels.split(sizes)[rank])
+    rows = memory.split(sizes)[rank]
+    neighbours.add(rows, labels.split(sizes)[rank])
     neighbours.merge_processes()
     assert_scores(neighbours)
 

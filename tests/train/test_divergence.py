@@ -1,5 +1,7 @@
 """A run that diverges ends with a one-line error, and its earlier epochs stay as they were."""
 
+import random
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,27 +14,23 @@ from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 
-QUICK = [
-    "dataset.num_train=32",
-    "knn.k=3",
-    "+backbone.kwargs.width=8",
-    "scheduler.warmup_epochs=0",
-]
+QUICK = ["dataset.num_train=32", "knn.k=3", "+backbone.kwargs.width=8"]
+QUICK += ["scheduler.warmup_epochs=0"]
 METHODS = ["simsiam", "byol", "swav", "dino", "vanilla", "symsimsiam"]
 
 
+@dataclass(eq=False)
 class Poison(pl.Callback):
     """Put NaN or infinity into an element of a tensor of the model after a step.
 
     The element is drawn, and so is the tensor if it has no name.
     """
 
-    def __init__(self, draw, epoch: int, name="", number=torch.nan, step=0) -> None:
-        self.draw = draw
-        self.epoch = epoch
-        self.name = name
-        self.number = number
-        self.step = step
+    draw: random.Random
+    epoch: int
+    name: str = ""
+    number: float = torch.nan
+    step: int = 0
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if (trainer.current_epoch + 1, batch_idx) != (self.epoch, self.step):
@@ -40,7 +38,7 @@ class Poison(pl.Callback):
         state = pl_module.state_dict()
         if not self.name:
             names = [name for name, x in state.items() if x.is_floating_point()]
-            self.name = self.draw.choice(sorted(names))
+            self.name = self.draw.choice(names)
         tensor = state[self.name]
         self.index = tuple(self.draw.randrange(length) for length in tensor.shape)
         tensor[self.index] = self.number
@@ -56,10 +54,7 @@ def divergence(folder: Path, options: list[str], *callbacks: pl.Callback) -> Div
     return error.value
 
 
-@pytest.mark.parametrize(
-    ("method", "precision"),
-    [("simsiam", "bf16-mixed"), ("swav", "32-true"), ("dino", "bf16-mixed")],
-)
+@pytest.mark.parametrize(("method", "precision"), [("swav", "32-true"), ("dino", "bf16-mixed")])
 def test_every_method_ends_in_the_epoch_in_which_it_diverges(method, precision, tmp_path):
     options = ["optimizer.lr=1e30", f"trainer.precision={precision}"]
     error = divergence(tmp_path, [*small(method), *options])
@@ -100,7 +95,8 @@ def later(tmp_path_factory):
 
 def test_a_later_epoch_leaves_the_earlier_ones_as_they_were(later):
     folder, error, contents = later
-    assert (error.epoch, error.step) == (3, 2)
+    assert error.epoch == 3
+    assert error.step == 2
     assert files(folder) - set(contents) == {"failed.txt", "summary.json"}
     assert "checkpoints/last.ckpt" in contents
     for name in set(contents) - {"train.log"}:
@@ -128,7 +124,8 @@ def test_the_earlier_epochs_stay_whichever_tensor_breaks(tmp_path):
         precision = draw.choice(["32-true", "bf16-mixed"])
         epoch = draw.randint(1, 3)
         number = draw.choice([torch.nan, torch.inf, -torch.inf])
-        poison = Poison(draw, epoch, number=number, step=draw.randrange(2))
+        step = draw.randrange(2)
+        poison = Poison(draw, epoch, number=number, step=step)
         options = ["optimizer.lr=0.01", "max_epochs=3", f"trainer.precision={precision}"]
 
         folder = tmp_path / str(attempt)
@@ -138,7 +135,7 @@ def test_the_earlier_epochs_stay_whichever_tensor_breaks(tmp_path):
         assert loaded.diverged == epoch
         assert loaded.epochs == epoch - 1
         assert len(list(folder.glob("spectra/*"))) == epoch - 1
-        assert (folder / "checkpoints" / "last.ckpt").exists() == (epoch > 1)
+        assert len(list(folder.glob("checkpoints/last.ckpt"))) == min(epoch - 1, 1)
         if epoch > 1:
             saved = checkpoint(folder)
             assert saved["epoch"] == epoch - 2

@@ -19,9 +19,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["optimizer=adam"], "did you mean optimizer.name=adam"),
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
         (["filter.momentum=0.5"], "filter.momentum would be ignored: filter=learnable"),
-        (["filter=online_pow", "filter.momentum=1"], "filter.momentum must be"),
         (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
-        (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["+trainer.max_epochs=3"], "multiple values for keyword argument 'max_epochs'"),
@@ -38,8 +36,6 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 16 rows"),
         (["method=nnsiam", "method.kwargs.queue_size=0"], "must be a multiple of the 16 rows"),
         (["method=swav", "method.kwargs.queue_size=7"], "must be at least the 16 rows"),
-        (["trainer.num_nodes=0"], "trainer.num_nodes must be"),
-        (["dataset.views=null"], "dataset.views must be"),
         (["dataset.num_train=1"], "limited by the number of training images"),
     ],
 )
@@ -64,17 +60,16 @@ def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("dataset", "backbone", "batch", "epochs"),
+    ("method", "dataset", "backbone", "batch", "epochs"),
     [
-        ("digits", "small_resnet", 64, 30),
-        ("textures", "small_resnet", 64, 30),
-        ("cifar100", "resnet18", 256, 100),
-        ("folder", "resnet18", 256, 100),
-        ("imagenet100", "resnet18", 128, 400),
-        ("imagenet", "resnet50", 512, 100),
+        ("simsiam", "digits", "small_resnet", 64, 30),
+        ("vanilla", "textures", "small_resnet", 64, 30),
+        ("vanilla", "cifar100", "resnet18", 256, 100),
+        ("wmse", "folder", "resnet18", 256, 100),
+        ("wmse", "imagenet100", "resnet18", 128, 400),
+        ("simsiam", "imagenet", "resnet50", 512, 100),
     ],
 )
-@pytest.mark.parametrize("method", ["simsiam", "vanilla", "wmse"])
 def test_a_data_set_chooses_the_sizes_of_every_method(method, dataset, backbone, batch, epochs):
     cfg = compose([f"dataset={dataset}", f"method={method}"])
     assert cfg.backbone.name == backbone
