@@ -44,9 +44,10 @@ def is_last_epoch(trainer: Any) -> bool:
     """Return whether this epoch reaches the last epoch or step, or the run is being stopped."""
     epochs = trainer.current_epoch + 1
     steps = trainer.global_step  # after this epoch, if the number of its batches is known
-    if math.isfinite(trainer.num_training_batches):  # infinite: data without a length
-        batches = trainer.num_training_batches
-        steps = max(steps, epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    batches = trainer.num_training_batches
+    if math.isfinite(batches):  # infinite: data without a length
+        steps_per_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+        steps = max(steps, epochs * steps_per_epoch)
     has_all_steps = 0 < trainer.max_steps <= steps
     has_all_epochs = 0 < trainer.max_epochs <= epochs
     return bool(trainer.should_stop or has_all_steps or has_all_epochs)

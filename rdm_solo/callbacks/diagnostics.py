@@ -98,7 +98,8 @@ class CollapseWatch(pl.Callback):
     ) -> None:
         options = dict(options)
         self.stop = options.pop("stop")
-        self.alarm = Alarm(Bounds(warmup=warmup_epochs, **options), advise, _option)
+        bounds = Bounds(warmup=warmup_epochs, **options)
+        self.alarm = Alarm(bounds, advise, _option)
         self.stopped: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,7 +128,8 @@ class CollapseWatch(pl.Callback):
     def _update(self, trainer: Any, pl_module: Any, epoch: int) -> list[str]:
         """Add an epoch, 0 for the untrained network, and return the new kinds of collapse."""
         row = epoch_row(trainer, epoch)
-        return self.alarm.update(row.measured(classes=getattr(pl_module, "num_classes", None)))
+        classes = getattr(pl_module, "num_classes", None)
+        return self.alarm.update(row.measured(classes))
 
 
 def _option(name: str, value: Any) -> str:

@@ -13,6 +13,9 @@ from rdm_solo.ground.distributed import gather_objects
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 
+# Returns the likeliest cause and what to try, for an epoch and a step.
+Advise = Callable[[int, int | None], str]
+
 
 class Fault(NamedTuple):
     """A value that is not finite and its step in the epoch (infinity if unknown), which sorts."""
@@ -24,7 +27,7 @@ class Fault(NamedTuple):
 class Diverged(UserError, FloatingPointError):
     """Training diverged; the message has the step, the likeliest cause and what to try."""
 
-    def __init__(self, epoch: int, fault: Fault, advise: Callable[[int, int | None], str]) -> None:
+    def __init__(self, epoch: int, fault: Fault, advise: Advise) -> None:
         self.epoch = epoch
         self.description = fault.description
         self.step: int | None = None
@@ -45,12 +48,11 @@ class DivergenceGuard(pl.Callback):
     Losses are checked every ``EVERY`` steps, so that steps do not synchronise with the device.
     Weights and buffers are checked when an epoch ends, before other callbacks write them. All
     processes raise the same error. Steps that the gradient scaler skips are not divergence.
-    ``advise(epoch, step)`` returns the likeliest cause and what to try.
     """
 
     EVERY = 50
 
-    def __init__(self, advise: Callable[[int, int | None], str]) -> None:
+    def __init__(self, advise: Advise) -> None:
         self.advise = advise
         self._losses: dict[int, Tensor] = {}  # unchecked losses by step
 
@@ -82,8 +84,10 @@ class DivergenceGuard(pl.Callback):
             raise
         except FloatingPointError as error:
             # A filter checks its counters a few steps later, so the loss may already be NaN.
-            fault = self._loss_fault() or Fault(trainer.fit_loop.batch_idx + 1, "")
-            fault = fault._replace(description=str(error).partition(";")[0])
+            step = trainer.fit_loop.batch_idx + 1
+            fault = self._loss_fault() or Fault(step, "")
+            description, _, _ = str(error).partition(";")
+            fault = fault._replace(description=description)
             raise Diverged(trainer.current_epoch + 1, fault, self.advise) from error
 
     def _loss_fault(self) -> Fault | None:

@@ -36,11 +36,11 @@ class Progress(pl.callbacks.ProgressBar):
         self.enabled = True
         self._stack = contextlib.ExitStack()
 
-    def disable(self) -> None:
+    def disable(self) -> None:  # Lightning calls it on all processes but the first
         self.enabled = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        is_visible = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
+        is_visible = self.enabled and sys.stderr.isatty()
         remaining_epochs = trainer.max_epochs - trainer.current_epoch
         self.bar = tqdm(
             total=trainer.num_training_batches * remaining_epochs,  # may be infinite
@@ -69,7 +69,7 @@ class Progress(pl.callbacks.ProgressBar):
 
     def _log(self, trainer: Any, epoch: int, seconds: float = math.nan) -> None:
         scalars = epoch_row(trainer, epoch).scalars
-        if trainer.is_global_zero and self.enabled and scalars.keys() & PROGRESS_COLUMNS:
+        if self.enabled and scalars.keys() & PROGRESS_COLUMNS:
             log.info(epoch_line(epoch, trainer.max_epochs, scalars, seconds))
 
     def on_train_end(self, *args: Any) -> None:
@@ -133,4 +133,5 @@ class SkippedImages(pl.Callback):
             from rdm_solo.data.file_loader import skipped_images  # needed only for files
 
             log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")
-            write_atomically(self.folder / SKIPPED, "".join(self.lines.values()))
+            text = "".join(self.lines.values())
+            write_atomically(self.folder / SKIPPED, text)

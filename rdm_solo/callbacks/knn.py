@@ -30,7 +30,8 @@ class WeightedKNN(Measurement):
             return
         training = [module for module in pl_module.modules() if module.training]
         pl_module.eval()
-        self.scalars = {ACCURACY: float(self._accuracy(trainer, pl_module, loader))}
+        accuracy = self._accuracy(trainer, pl_module, loader)
+        self.scalars = {ACCURACY: float(accuracy)}
         for module in training:
             module.training = True
 
@@ -76,12 +77,13 @@ class Neighbours:
         self.queries = queries
         self.k = k
         self.similarity = queries.new_empty(len(queries), 0)
-        self.labels = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+        self.labels = self.similarity.long()
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
         """Add unit rows ``(m, d)`` and their labels ``(m,)``."""
         similarity = self.queries @ rows.mT
-        nearest, index = similarity.topk(min(self.k, len(rows)), dim=1)
+        k = min(self.k, len(rows))
+        nearest, index = similarity.topk(k, dim=1)
         similarity = torch.cat([self.similarity, nearest], dim=1)
         labels = torch.cat([self.labels, labels[index]], dim=1)
         self._keep(similarity, labels)

@@ -85,6 +85,9 @@ class EpochTable(pl.Callback):
 
         scalars = epoch_row(trainer, epoch).scalars
         if trainer.is_global_zero:
-            row = {name: value for name, value in scalars.items() if name in COLUMNS}
-            self.rows.append({"epoch": epoch, **row})
+            row: dict[str, float] = {"epoch": epoch}
+            for name, value in scalars.items():
+                if name in COLUMNS:
+                    row[name] = value
+            self.rows.append(row)
             metrics_file.write(self.folder, self.rows)

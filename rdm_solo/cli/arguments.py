@@ -18,8 +18,10 @@ HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shel
 # The group of each command whose keys can be set without choosing one of its options.
 OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
 
+Job = Callable[[Any], Any]  # called with a config
 
-def command(job: Callable[[Any], Any], config: str, argv: Sequence[str]) -> None:
+
+def command(job: Job, config: str, argv: Sequence[str]) -> None:
     """Run a command: call the job with its config, or with each config of a sweep."""
     with errors_without_traceback():
         packages = ["hydra"] if config == "preview" else TRAINING
@@ -38,7 +40,7 @@ def uses_hydra_flag(argv: Sequence[str], config: str = "config") -> bool:
     return any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS)
 
 
-def run_hydra(job: Callable[[Any], Any], config: str, argv: Sequence[str]) -> None:
+def run_hydra(job: Job, config: str, argv: Sequence[str]) -> None:
     """Start Hydra, which answers ``--help`` and the like or calls the job for each run.
 
     ``hydra.main`` does the same with ``sys.argv``, which Lightning needs unchanged: it repeats the
@@ -118,7 +120,8 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     arguments = []
     for argument in argv:
         name, _, value = argument.partition("=")
-        if "=" in value and value[0] not in "'\"[{" and not argument.startswith("-"):
+        is_option = not argument.startswith("-")
+        if is_option and "=" in value and value[0] not in "'\"[{":
             values = [value]
             if is_sweep:
                 values = value.split(",")
@@ -184,12 +187,14 @@ def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
 
     cfg: Any = compose(config, choices, with_hydra=key.startswith("hydra."))
     keys_by_leaf: dict[str, str] = {}
-    for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False)):
-        keys_by_leaf.setdefault(name.rpartition(".")[2], name)
+    for name, _ in dotted(OmegaConf.to_container(cfg)):
+        *_, leaf = name.split(".")
+        keys_by_leaf.setdefault(leaf, name)
 
     hint = "; --help all lists them"
-    for leaf in difflib.get_close_matches(key.rpartition(".")[2], keys_by_leaf, n=1):
-        hint = f"; did you mean {keys_by_leaf[leaf]!r}?"
+    *_, leaf = key.split(".")
+    for similar in difflib.get_close_matches(leaf, keys_by_leaf, n=1):
+        hint = f"; did you mean {keys_by_leaf[similar]!r}?"
     if key.startswith("trainer.") or ".kwargs." in key:
         hint += f" (further arguments are passed as ++{key}=...)"
     return f"there is no option {key!r}{hint}"

@@ -1,6 +1,5 @@
 """Format a command's options for --help: key, value and the comment in the config files."""
 
-import itertools
 import json
 import re
 import textwrap
@@ -26,8 +25,8 @@ def main_options(config: str, *keys: str, _root_: Any) -> str:
     for key in keys:
         if key in choices:
             value = choices[key]
-            names = [path.stem for path in (config_folder() / key).glob("*.yaml")]
-            text = ", ".join(sorted(names))
+            paths = sorted(config_folder().glob(f"{key}/*.yaml"))
+            text = ", ".join(path.stem for path in paths)
         else:
             value = OmegaConf.select(_root_, key)
             text = _first_sentence(texts[key])
@@ -117,7 +116,8 @@ def _key_lines(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
 
 def _header(text: str) -> list[str]:
     """Return the comment lines at the top of a file, which describe the whole file."""
-    return list(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()))
+    header: list[str] = re.findall(r"\A(?:#.*\n)*", text)
+    return header[0].splitlines()
 
 
 def _first_sentence(text: str) -> str:

@@ -41,5 +41,6 @@ def time_or_job(now: str, overrides: Sequence[str]) -> str:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return now
-    options = hashlib.sha256(" ".join(overrides).encode()).hexdigest()
-    return f"job_{job}_{options[:6]}"
+    text = " ".join(overrides)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"job_{job}_{digest[:6]}"

@@ -55,8 +55,6 @@ def table(runs: "Sequence[RunFolder]") -> str:
     from rdm_solo.runs import groups
 
     columns = [name for name in HEADINGS if any(run.has_values(name) for run in runs)]
-    if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
-        columns.remove("val/acc1")
 
     def cells(group: "Group") -> list[str]:
         counted = group.counted
