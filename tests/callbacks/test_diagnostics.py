@@ -22,12 +22,12 @@ from rdm_solo.spectra import BranchSpectra, effective_rank
 class Pairs(pl.LightningModule):
     """A user's module whose training step returns the named outputs of a batch of pairs."""
 
-    def __init__(self, *names: str, k: int = 6, **extra) -> None:
+    def __init__(self, *names: str, k=6, **extra) -> None:
         super().__init__()
         self.net = nn.Linear(12, k)
         self.names = names
         self.extra = extra
-        self.returned: list[dict[str, torch.Tensor]] = []
+        self.returned = []
 
     def training_step(self, batch: torch.Tensor, batch_idx: int):
         a, b = self.net(batch)
@@ -40,7 +40,7 @@ class Pairs(pl.LightningModule):
             "projection": target + 1,
         }
         outputs = {name: all_outputs[name] for name in self.names}
-        self.returned.append({name: x.detach().clone() for name, x in outputs.items()})
+        self.returned.append({name: outputs[name].detach().clone() for name in outputs})
         loss = (a - b).square().mean()
         return {"loss": loss, **outputs, **self.extra}
 
@@ -51,7 +51,8 @@ class Pairs(pl.LightningModule):
 def pairs_of_noise() -> list[torch.Tensor]:
     """Return four batches of ten pairs."""
     rng = torch.Generator().manual_seed(2)
-    return list(torch.randn(4, 2, 10, 12, generator=rng))
+    pairs = torch.randn(4, 2, 10, 12, generator=rng)
+    return list(pairs)
 
 
 def train(model, *callbacks, batches=None, **options) -> pl.Trainer:
@@ -85,7 +86,8 @@ def test_returned_outputs_are_measured_and_written(names, normalize, tmp_path):
     for name, array in expected.arrays().items():
         np.testing.assert_array_equal(arrays[name][0], array)
     untrained, row = all_rows(tmp_path)
-    assert (untrained["epoch"], row.pop("epoch")) == (0, 1)
+    assert untrained["epoch"] == 0
+    assert row.pop("epoch") == 1
     assert row == pytest.approx(expected.scalars, rel=1e-6, abs=1e-6)
 
 
@@ -121,7 +123,8 @@ def test_a_fit_that_failed_leaves_nothing_behind(tmp_path):
         train(model, diagnostics, Interrupt(), max_epochs=2)
     train(model, diagnostics)
     assert diagnostics.latest.rows == 80
-    assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
+    arrays, _ = spectra_files.read(tmp_path)
+    assert arrays["epoch"].tolist() == [1]
 
 
 def test_large_outputs_are_sampled_and_the_log_says_so_once(tmp_path, caplog):
@@ -179,14 +182,18 @@ class ChangeLayer(pl.Callback):
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer
         self.inputs: list[torch.Tensor] = []
-        layer.register_forward_pre_hook(lambda layer, args: self.inputs.append(args[0].detach()))
+        layer.register_forward_pre_hook(self.keep)
+
+    def keep(self, layer, args):
+        self.inputs.append(args[0].detach())
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.inputs.clear()  # from before the first step
 
     def on_train_epoch_end(self, trainer, pl_module):
         with torch.no_grad():
-            self.layer.weight_v.add_(torch.randn(self.layer.weight_v.shape))
+            weight = self.layer.weight_v
+            weight.add_(torch.randn(weight.shape))
 
 
 @pytest.mark.parametrize("method", ["swav", "dino"])
@@ -196,7 +203,8 @@ def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tm
     layer = model.get_submodule(layers[method])
     change = ChangeLayer(layer)
     diagnostics = Diagnostics(tmp_path)
-    trainer = train(model, change, diagnostics, batches=[batch(), batch()])
+    batches = [batch(), batch()]
+    trainer = train(model, change, diagnostics, batches=batches)
     spectra = diagnostics.latest
     v = layer.weight_v.detach().double()
     W = v / v.norm(dim=1, keepdim=True)
@@ -212,7 +220,8 @@ def test_the_spectrum_of_the_logits_uses_the_weight_at_the_epochs_end(method, tm
     erank = float(effective_rank(lam))
     assert spectra.scalars["erank/logits"] == pytest.approx(erank, rel=1e-5)
     # Collapse is judged by the logits' variance and by the directions of the layer's inputs.
-    centred = torch.cat([step - step.mean(0) for step in hidden.split(32)])
+    steps = hidden.split(32)
+    centred = torch.cat([step - step.mean(0) for step in steps])
     centred_logits = centred @ W.T
     spread = float(centred_logits.square().sum() / logits.square().sum())
     assert spectra.scalars["feature/spread"] == pytest.approx(spread, rel=1e-5)

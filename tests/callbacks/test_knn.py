@@ -8,11 +8,13 @@ from rdm_solo.callbacks.knn import Neighbours, unit
 CLASSES = 5
 
 
-def make_memory(n: int = 240, d: int = 12, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def make_memory(n: int = 240, seed: int = 0):
+    """Return unit rows and their labels."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (n,), generator=rng)
-    noise = torch.randn(n, d, generator=rng)
-    return unit(noise + 0.7 * torch.eye(d)[labels]), labels
+    centres = 0.7 * torch.eye(12)
+    noise = torch.randn(n, 12, generator=rng)
+    return unit(centres[labels] + noise), labels
 
 
 def make_neighbours(k: int) -> Neighbours:
@@ -46,7 +48,8 @@ def test_scores_do_not_depend_on_how_the_memory_is_split(rows, k):
 
 def test_votes_survive_a_small_temperature():
     memory, labels = make_memory(50)
-    neighbours = Neighbours(unit(memory + 0.01), k=10)
+    queries = unit(memory + 0.01)
+    neighbours = Neighbours(queries, k=10)
     neighbours.add(memory, labels)
     scores = neighbours.scores(CLASSES, temperature=1e-3)
     assert scores.isfinite().all()

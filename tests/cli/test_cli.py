@@ -57,7 +57,7 @@ def test_choices_of_ones_own_are_suggested_and_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("epochs", "warm_up"), [(30, 6), (3, 0.6), (100, 6)])
+@pytest.mark.parametrize(("epochs", "warm_up"), [(3, 0.6), (100, 6)])
 def test_a_warm_up_is_at_most_a_fifth_of_the_run(epochs, warm_up):
     cfg = arguments.compose("config", [f"max_epochs={epochs}"])
     assert cfg.scheduler.warmup_epochs == warm_up
@@ -90,9 +90,9 @@ def test_the_script_finds_modules_in_the_current_folder(tmp_path):
     (tmp_path / "mine.py").write_text("def double(sigma):\n    return 2 * sigma\n")
     script = Path(sys.executable).with_name("rdm-solo")
     options = ["preview", "filter=online_log1p", "filter.function=mine.double", "out=drawn"]
-    process = subprocess.run([script, *options], cwd=tmp_path, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert list((tmp_path / "drawn").iterdir())
+    process = subprocess.run([script, *options], cwd=tmp_path)
+    assert process.returncode == 0
+    assert list(tmp_path.glob("drawn/*"))
 
 
 @pytest.mark.parametrize("path", ["a=b", "p=-0.5/x=1", "'a,b'", "a b"])

@@ -24,7 +24,8 @@ def options_of(config: str, *choices: str) -> str:
 def explained(text: str) -> dict[str, str]:
     """Return each option's explanation, joined from its lines."""
     joined = re.sub(r"\n {40}", " ", text)
-    return dict(re.findall(r"^  ([\w.]+)=.*?(?:  +(\S.*))?$", joined, re.M))
+    entries = re.findall(r"^  ([\w.]+)=.*?(?:  +(\S.*))?$", joined, re.M)
+    return dict(entries)
 
 
 GROUPS = {}
@@ -35,7 +36,7 @@ GROUPS["sizes"] = ["imagenet100", "large", "small"]  # without those that a data
 if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
     GROUPS["launcher"].remove("ray")
 # Each option of each group is chosen in one of as many choices as the largest group has.
-CASES: list[tuple[str, list[str]]] = [(name, []) for name in CONFIGS]
+CASES: list = [(name, []) for name in CONFIGS]
 largest = max(map(len, GROUPS.values()))
 for number in range(largest):
     choices = []
@@ -48,8 +49,7 @@ for number in range(largest):
 @pytest.mark.parametrize(("config", "choices"), CASES)
 def test_every_option_is_explained(config, choices):
     text = options_of(config, *choices)
-    for line in text.splitlines():
-        assert len(line) <= 100, line
+    assert max(map(len, text.splitlines())) <= 100
     explanations = explained(text)
     for name, explanation in explanations.items():
         assert len(explanation) >= 4, name

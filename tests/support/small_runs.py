@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from rdm_solo.ground.lightning import pl
@@ -118,3 +119,9 @@ class CutInEpoch(pl.Callback):
     def on_train_epoch_start(self, trainer, pl_module):
         if trainer.current_epoch + 1 == self.epoch:
             raise RuntimeError("killed")
+
+
+def run_until(epoch: int, folder: Path, *options: str) -> None:
+    """Start or resume a run that is killed at the beginning of an epoch."""
+    with pytest.raises(RuntimeError, match="killed"):
+        run(folder, *options, callbacks=[CutInEpoch(epoch)])
