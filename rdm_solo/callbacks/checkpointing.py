@@ -41,21 +41,26 @@ class Checkpoints(pl.callbacks.Checkpoint):
         self._random_states: list[dict[str, Any]] = []  # one per process, from a checkpoint
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "random": gather_objects(random_state())}
+        states = gather_objects(random_state())
+        return {"best": self.best, "random": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best = state_dict["best"]
         self._random_states = state_dict["random"]
 
     def on_train_start(self, *args: Any) -> None:
-        if rank() < len(self._random_states):
-            set_random_state(self._random_states[rank()])
+        states = self._random_states
+        if rank() < len(states):
+            set_random_state(states[rank()])
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1
         paths = []
-        accuracy = epoch_row(trainer, epoch).scalars.get(ACCURACY, math.nan)
-        best_so_far = self.best["accuracy"] if self.best else -math.inf
+        scalars = epoch_row(trainer, epoch).scalars
+        accuracy = scalars.get(ACCURACY, math.nan)
+        best_so_far = -math.inf
+        if self.best:
+            best_so_far = self.best["accuracy"]
         if self.keep_best and accuracy > best_so_far:  # False for NaN
             self.best = {"epoch": epoch, "accuracy": accuracy}
             paths.append(self.folder / BEST)

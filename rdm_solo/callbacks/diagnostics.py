@@ -76,8 +76,8 @@ class Diagnostics(Measurement):
         from rdm_solo.runs import spectra_files
 
         epoch = trainer.current_epoch + 1
-        loss = epoch_row(trainer, epoch).scalars.get("train/loss")
-        row = self.recorder.end_epoch(epoch, loss)
+        scalars = epoch_row(trainer, epoch).scalars
+        row = self.recorder.end_epoch(epoch, loss=scalars.get("train/loss"))
         self.latest = row.spectra
         self.log_scalars(pl_module, row.scalars)
         if row.spectra is not None and trainer.is_global_zero:

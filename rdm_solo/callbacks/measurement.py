@@ -69,7 +69,7 @@ class EpochTable(pl.Callback):
             return
         self._add_row(trainer, 0)
         if trainer.is_global_zero and len(self.rows[0]) > 1:
-            untrained = {**self.rows[0], "epoch": -1}  # RunLogger.log_metrics adds 1 to epoch
+            untrained = self.rows[0] | {"epoch": -1}  # RunLogger.log_metrics adds 1 to epoch
             for logger in trainer.loggers:
                 logger.log_metrics(untrained, step=0)
 

@@ -15,8 +15,9 @@ def config_folder() -> Path:
 
 def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and value of every entry in nested mappings and lists."""
-    items = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, value in items:
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    for key, value in node.items():
         yield f"{prefix}{key}", value
         if is_section(value):
             yield from dotted(value, f"{prefix}{key}.")

@@ -15,4 +15,5 @@ def instantiate(node: Any, **options: Any) -> Any:
     except InstantiationException as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
-        raise UserError(" ".join(str(error).split())) from error
+        words = str(error).split()
+        raise UserError(" ".join(words)) from error

@@ -121,7 +121,8 @@ def _header(text: str) -> list[str]:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.)\s", text)[0].rstrip(".")
+    sentence, *_ = re.split(r"(?<=\.)\s", text)
+    return sentence.rstrip(".")
 
 
 def _entry(key: str, value: Any, text: str, column: int = 38) -> list[str]:

@@ -25,8 +25,9 @@ NOISY_LOGGERS += ["matplotlib.font_manager"]
 
 def log_to_terminal() -> None:
     """Log to stdout at level INFO."""
-    logging.getLogger().setLevel(logging.INFO)
-    logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(logging.StreamHandler(sys.stdout))
 
 
 def silence_third_party() -> None:
