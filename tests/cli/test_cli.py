@@ -1,6 +1,5 @@
 """Command lines: what is refused with which suggestion, and values with special characters."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,15 @@ import pytest
 
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.ground.errors import UserError
+
+
+def refusal(*overrides: str) -> str:
+    """Return the error for a config that cannot be composed, which is one line."""
+    with pytest.raises(UserError) as refused:
+        arguments.compose("config", overrides)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
 
 
 @pytest.mark.parametrize(
@@ -29,9 +37,7 @@ from rdm_solo.ground.errors import UserError
     ],
 )
 def test_what_hydra_refuses_gets_one_line_with_a_suggestion(overrides, suggestion):
-    with pytest.raises(UserError, match=re.escape(suggestion)) as refused:
-        arguments.compose("config", overrides)
-    assert "\n" not in str(refused.value)
+    assert suggestion in refusal(*overrides)
 
 
 def write_filter(folder: Path, text: str) -> None:
@@ -52,9 +58,7 @@ def test_choices_of_ones_own_are_suggested_and_refused_in_one_line(
     text, overrides, suggestion, tmp_path
 ):
     write_filter(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(suggestion)) as refused:
-        arguments.compose("config", ["--config-dir", str(tmp_path), *overrides])
-    assert "\n" not in str(refused.value)
+    assert suggestion in refusal("--config-dir", str(tmp_path), *overrides)
 
 
 @pytest.mark.parametrize(("epochs", "warm_up"), [(3, 0.6), (100, 6)])
