@@ -4,6 +4,7 @@ import importlib.util
 import re
 
 import pytest
+from omegaconf import DictConfig
 
 from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import arguments, option_help
@@ -15,10 +16,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 CONFIGS = ["config", "linear", "export", "preview"]
 
 
-def options_of(config: str, *choices: str) -> str:
-    """Return the part of a command's help that lists its options, with these choices."""
-    cfg = arguments.compose(config, choices, with_hydra=True)
-    return option_help.options(config, _root_=cfg).replace("$$", "$")
+def compose(config: str, *choices: str) -> DictConfig:
+    return arguments.compose(config, choices, with_hydra=True)
+
+
+def options_of(config: str, cfg: DictConfig) -> str:
+    """Return the part of a command's help that lists its options."""
+    text = option_help.options(config, _root_=cfg)
+    return text.replace("$$", "$")
 
 
 def explained(text: str) -> dict[str, str]:
@@ -48,25 +53,26 @@ for number in range(largest):
 
 @pytest.mark.parametrize(("config", "choices"), CASES)
 def test_every_option_is_explained(config, choices):
-    text = options_of(config, *choices)
+    cfg = compose(config, *choices)
+    text = options_of(config, cfg)
     assert max(map(len, text.splitlines())) <= 100
     explanations = explained(text)
     for name, explanation in explanations.items():
         assert len(explanation) >= 4, name
     sections = {name.partition(".")[0] for name in explanations}
-    listed_apart = {"filter", "dataset", "launcher", "logger", "callbacks"}
-    assert sections | listed_apart >= arguments.compose(config, choices).keys()
+    listed_apart = {"filter", "dataset", "launcher", "logger", "callbacks", "hydra"}
+    assert sections | listed_apart >= cfg.keys()
 
 
 def test_values_are_the_defaults_of_the_chosen_options():
-    text = options_of("config", "filter=target_pow", "dataset=folder")
+    text = options_of("config", compose("config", "filter=target_pow", "dataset=folder"))
     for value in ("max_epochs=100 ", "p=-0.5 ", "dataset.root=${oc.env:RDM_DATA,data}"):
         assert value in text
-    assert "max_epochs=30 " in options_of("config")
+    assert "max_epochs=30 " in options_of("config", compose("config"))
 
 
 def test_each_option_of_each_group_is_listed_with_an_explanation():
-    text = option_help.groups(_root_=arguments.compose("config", [], with_hydra=True))
+    text = option_help.groups(_root_=compose("config"))
     listed = set(re.findall(r"^  (\w+=[\w/]+) +\S.{5}", text, flags=re.M))
     for group, names in GROUPS.items():
         for name in names:
