@@ -19,6 +19,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["optimizer=adam"], "did you mean optimizer.name=adam"),
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
         (["filter.momentum=0.5"], "filter.momentum would be ignored: filter=learnable"),
+        (["filter=online_pow", "filter.momentum=1"], "filter.momentum must be"),
         (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
