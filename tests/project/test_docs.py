@@ -115,8 +115,9 @@ def test_the_commands_of_a_page_are_accepted(page, tmp_path, monkeypatch):
             if "-m" in options:
                 # Take the first run of the sweep.
                 quoted = arguments.quote(options, CONFIGS[name])
+                flags = [option for option in quoted if "=" not in option]
                 values = [option for option in quoted if "=" in option]
-                options = sweep.runs_of(values)[0]
+                options = [*flags, *sweep.runs_of(values)[0]]
             arguments.compose(CONFIGS[name], options)
         elif name != "plugin":
             for option in options:
