@@ -1,7 +1,6 @@
 """Modules of both Lightning packages under their own Trainers, in one process."""
 
 import importlib
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from support.own_models import DIM, SimSiam, batches, siamese_step, watched_epoch
 from support.small_methods import batch as solo_batch
 from support.small_methods import make
-from support.small_runs import SILENT, CutInEpoch, all_rows, rows
+from support.small_runs import SILENT, CutInEpoch, all_rows, read_summary, rows
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -19,11 +18,6 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import PACKAGES, pl
 from rdm_solo.watch import Bounds, Watch, WatchCallback
 from rdm_solo.watch.loop import USER_SCALARS
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "run"
 
 
 def make_module(package=pl):
@@ -54,9 +48,14 @@ def fit(model, *callbacks, data=None, batch_size=None, package=pl, ckpt_path=Non
     loader = DataLoader(data or batches(), batch_size=batch_size)
     options = SILENT | {"max_epochs": 2, **options}
     trainer = package.Trainer(callbacks=list(callbacks), **options)
-    validation = loader if data is None and hasattr(model, "projection_head") else None
+    validation = None if data else loader
     trainer.fit(model, loader, validation, ckpt_path=ckpt_path)
-    return trainer
+
+
+def fit_watched(folder, *callbacks, **options):
+    """Fit a user's module, watched in that folder."""
+    watch = WatchCallback(folder)
+    fit(make_module(), watch, *callbacks, **options)
 
 
 def epochs_in(folder) -> list[float]:
@@ -64,96 +63,91 @@ def epochs_in(folder) -> list[float]:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_one_callback_measures_writes_and_logs(name, folder, tmp_path):
+def test_one_callback_measures_writes_and_logs(name, tmp_path):
     """Compare with a plain watch; scalars reach the Trainer's loggers through the module."""
     package = importlib.import_module(name)
     logger = importlib.import_module(f"{name}.loggers").CSVLogger(tmp_path)
-    fit(make_module(package), WatchCallback(folder, views=2), package=package, logger=logger)
+    callback = WatchCallback(tmp_path, views=2)
+    fit(make_module(package), callback, package=package, logger=logger)
     model = SimSiam()
     with Watch(tmp_path / "plain", model, views=2, steps_per_epoch=4) as plain:
         expected = watched_epoch(plain, model)
-    first, second = rows(folder)
+    first, second = rows(tmp_path)
     assert first == {"epoch": 1, "val/acc1": 50.0, **expected}
-    table = all_rows(Path(logger.log_dir))
-    logged = [row["erank/online"] for row in table if "erank/online" in row]
-    assert logged == pytest.approx([first["erank/online"], second["erank/online"]], rel=1e-6)
-    run = runs.load(folder)
+    logged = []
+    for row in all_rows(Path(logger.log_dir)):
+        if "erank/online" in row:
+            logged.append(row["erank/online"])
+    written = [first["erank/online"], second["erank/online"]]
+    assert logged == pytest.approx(written, rel=1e-6)
+    run = runs.load(tmp_path)
     assert (run.method, run.config.max_epochs, run.missing) == ("Mine", 2, ())
 
 
-def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(folder):
-    options = {"check_val_every_n_epoch": 2, "num_sanity_val_steps": 2}
-    fit(make_module(), WatchCallback(folder), max_epochs=3, **options)
-    assert ["val/acc1" in row for row in rows(folder)] == [False, True, False]
+def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(tmp_path):
+    fit_watched(tmp_path, max_epochs=3, check_val_every_n_epoch=2, num_sanity_val_steps=2)
+    assert ["val/acc1" in row for row in rows(tmp_path)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
     ("stop", "epochs", "reason"),
     [(False, [1, 2, 3, 4], None), (True, [1, 2], "stop=True: complete collapse")],
 )
-def test_stop_ends_the_run_at_the_first_collapse(folder, stop, epochs, reason):
+def test_stop_ends_the_run_at_the_first_collapse(tmp_path, stop, epochs, reason):
     module = make_module()
     nn.init.zeros_(module.projection_head.weight)
-    fit(module, WatchCallback(folder, stop=stop, bounds=Bounds(warmup=0)), max_epochs=4)
-    assert epochs_in(folder) == epochs
-    assert json.loads((folder / "summary.json").read_text())["stopped"] == reason
+    callback = WatchCallback(tmp_path, stop=stop, bounds=Bounds(warmup=0))
+    fit(module, callback, max_epochs=4)
+    assert epochs_in(tmp_path) == epochs
+    assert read_summary(tmp_path)["stopped"] == reason
 
 
-def test_a_run_that_resumes_keeps_the_trainers_epochs(tmp_path):
-    """Resume in the same folder, in one with fewer epochs, and in an empty one."""
-    checkpoint = tmp_path / "three.ckpt"
-    fit(make_module(), WatchCallback(tmp_path / "short"), max_epochs=1)
-    trainer = fit(make_module(), WatchCallback(tmp_path / "run"), max_epochs=3)
-    trainer.save_checkpoint(checkpoint)
-    before = rows(tmp_path / "run")
-    with pytest.raises(UserError, match="holds a run"):
-        fit(make_module(), WatchCallback(tmp_path / "run"))
-    for name, epochs in (("other", [4]), ("short", [1, 4]), ("run", [1, 2, 3, 4])):
-        fit(make_module(), WatchCallback(tmp_path / name), max_epochs=4, ckpt_path=checkpoint)
-        assert epochs_in(tmp_path / name) == epochs
-        assert runs.load(tmp_path / name).spectra["epoch"].tolist() == epochs
-    assert rows(tmp_path / "run")[:3] == before
-
-
-@pytest.mark.parametrize(("name", "epochs"), [("run", [1, 2, 3]), ("other", [2, 3])])
-def test_a_run_that_resumes_within_an_epoch_measures_its_rest(tmp_path, name, epochs):
+def test_a_run_that_resumes_within_an_epoch_keeps_the_trainers_epochs(tmp_path):
+    """Resume in an empty folder, in one with fewer epochs, and in the run's own."""
     checkpoint = tmp_path / "within.ckpt"
 
-    class SaveWithinEpoch(pl.Callback):
+    class SaveInThirdEpoch(pl.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if (trainer.current_epoch, batch_idx) == (1, 1):
+            if (trainer.current_epoch, batch_idx) == (2, 1):
                 trainer.save_checkpoint(checkpoint)
 
-    fit(make_module(), WatchCallback(tmp_path / "run"), SaveWithinEpoch())
-    fit(make_module(), WatchCallback(tmp_path / name), max_epochs=3, ckpt_path=checkpoint)
-    assert epochs_in(tmp_path / name) == epochs
-    assert all("erank/online" in row for row in rows(tmp_path / name))
+    fit_watched(tmp_path / "short", max_epochs=1)
+    fit_watched(tmp_path / "run", SaveInThirdEpoch(), max_epochs=3)
+    before = rows(tmp_path / "run")
+    with pytest.raises(UserError, match="resume"):
+        fit_watched(tmp_path / "run")
+    expected = {"empty": [3, 4], "short": [1, 3, 4], "run": [1, 2, 3, 4]}
+    for name, epochs in expected.items():
+        folder = tmp_path / name
+        fit_watched(folder, max_epochs=4, ckpt_path=checkpoint)
+        assert epochs_in(folder) == epochs
+        assert runs.load(folder).spectra["epoch"].tolist() == epochs
+    assert rows(folder)[:2] == before[:2]
 
 
-def test_an_error_releases_the_folder(folder):
+def test_an_error_releases_the_folder(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
-        fit(make_module(), WatchCallback(folder), CutInEpoch(2))
-    run = runs.load(folder)
-    assert run.epochs == 1
-    assert any("killed" in reason for reason in run.missing)
-    Watch(folder, SimSiam(), resume=True).close()
+        fit_watched(tmp_path, CutInEpoch(2))
+    assert "killed" in str(runs.load(tmp_path).missing)
+    Watch(tmp_path, SimSiam(), resume=True).close()
+    assert epochs_in(tmp_path) == [1]
 
 
 @pytest.mark.parametrize(("accumulated", "is_logged"), [(1, True), (2, False)])
-def test_the_loss_is_the_mean_of_the_steps(folder, accumulated, is_logged):
+def test_the_loss_is_the_mean_of_the_steps(tmp_path, accumulated, is_logged):
     """Lightning divides it by the number of accumulated batches, and logs the last one's."""
     module = make_module()
-    step = module.training_step
 
     def training_step(batch, batch_idx):
-        loss = 0 * step(batch, batch_idx) + 8 + batch_idx
+        loss = 0 * siamese_step(module, batch) + 8 + batch_idx
         if is_logged:
             module.log("train/loss", loss)
         return loss
 
     module.training_step = training_step
-    fit(module, WatchCallback(folder), max_epochs=1, accumulate_grad_batches=accumulated)
-    assert rows(folder)[0]["train/loss"] == 9.5
+    callback = WatchCallback(tmp_path)
+    fit(module, callback, max_epochs=1, accumulate_grad_batches=accumulated)
+    assert rows(tmp_path)[0]["train/loss"] == 9.5
 
 
 class Stream(IterableDataset):
@@ -161,9 +155,10 @@ class Stream(IterableDataset):
         return iter(batches(8))
 
 
-def test_steps_of_data_without_a_length_are_spaced_by_the_epoch_before(folder):
-    fit(make_module(), WatchCallback(folder, max_rows=60), data=Stream())
-    first, second = rows(folder)
+def test_steps_of_data_without_a_length_are_spaced_by_the_epoch_before(tmp_path):
+    callback = WatchCallback(tmp_path, max_rows=60)
+    fit(make_module(), callback, data=Stream())
+    first, second = rows(tmp_path)
     # lr=0, so the epochs differ in their steps alone: 0, 1, 2 of the first, 0, 3, 6 of the second.
     assert first["erank/online"] != second["erank/online"]
 
@@ -200,7 +195,7 @@ def test_outputs_may_be_returned_from_a_step(tmp_path, options):
 
 
 @pytest.mark.parametrize("method", ["byol", "dino", "deepclusterv2"])
-def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, folder, tmp_path):
+def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     """Compare the third epochs of two equal runs, in which two of four steps are recorded.
 
     DeepCluster v2 has no target in its first epoch, of which nothing is measured.
@@ -208,21 +203,22 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, folder, tmp
     _, crops, labels = solo_batch()
     n = len(labels)
     data = []  # images one by one, for DeepCluster v2's memory of all of them
-    for step in range(4):
-        views = [view.roll(step, 1) for view in crops]
-        for i in range(n):
-            data.append((step * n + i, [view[i] for view in views], labels[i]))
+    for index in range(4 * n):
+        step, i = divmod(index, n)
+        views = [view.roll(step, 1)[i] for view in crops]
+        data.append((index, views, labels[i]))
     options = [f"method={method}", f"batch_size={n}"]
     if method == "deepclusterv2":
         options.append("method.kwargs.num_prototypes=[5,5]")
     diagnostics = Diagnostics(tmp_path, max_rows=64)
-    watch = WatchCallback(folder, max_rows=64)
+    watch = WatchCallback(tmp_path / "watch", max_rows=64)
     for callback in (watch, diagnostics):
         fit(make(*options), callback, max_epochs=3, data=data, batch_size=n)
-    first, _, row = rows(folder)
+    first, _, row = rows(tmp_path / "watch")
     assert (first.keys() == {"epoch", "train/loss"}) is (method == "deepclusterv2")
-    measured = {name: x for name, x in row.items() if name not in ("epoch", *USER_SCALARS)}
-    assert measured == diagnostics.latest.scalars
-    with Watch(folder, SimSiam(), resume=True) as resumed:
+    expected = diagnostics.latest.scalars
+    assert row.keys() - expected.keys() <= {"epoch", *USER_SCALARS}
+    assert row == row | expected
+    with Watch(tmp_path / "watch", SimSiam(), resume=True) as resumed:
         assert repr(resumed.alarm.epochs[-1]) == repr(watch.watch.alarm.epochs[-1])
         watched_epoch(resumed, resumed.module)

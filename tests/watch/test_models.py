@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 from support.own_models import BYOL, DIM, SimSiam, siamese_step, watched_epoch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -54,15 +55,13 @@ def test_calls_that_belong_to_no_step_are_not_recorded(tmp_path, expected, extra
     assert watch_two_epochs(tmp_path / "run", SimSiam(), step) == expected
 
 
-@pytest.mark.filterwarnings("ignore:.*requires_grad")
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_forward_that_checkpointing_repeats_counts_once(tmp_path, expected, reentrant):
     def step(model, batch):
-        loss = 0.0
         for view in batch:
             x = view.clone().requires_grad_()
-            loss = loss + checkpoint(model, x, use_reentrant=reentrant)[1].mean()
-        loss.backward()
+            _, p = checkpoint(model, x, use_reentrant=reentrant)
+            p.mean().backward()
 
     assert watch_two_epochs(tmp_path / "run", SimSiam(), step) == expected
 
@@ -94,8 +93,41 @@ def test_a_part_that_is_never_called_is_named(tmp_path):
         watched_epoch(watch, watch.module)
 
 
-def test_fabric_is_unwrapped(tmp_path, expected):
-    from lightning.fabric import Fabric
+def nested(model: nn.Module) -> nn.Module:
+    return nn.DataParallel(nn.DataParallel(model))
 
-    model = Fabric(accelerator="cpu", devices=1).setup(SimSiam())
-    assert watch_two_epochs(tmp_path / "run", model) == expected
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("wrap", "options"),
+    [
+        (nested, {}),
+        (nested, {"online": "prediction_head"}),
+        (nested, {"online": "module.prediction_head"}),
+        (compiled, {}),
+        (Fabric(accelerator="cpu", devices=1).setup, {}),
+    ],
+)
+def test_parts_are_found_behind_wrappers(tmp_path, expected, wrap, options):
+    model = wrap(SimSiam())
+    assert watch_two_epochs(tmp_path / "run", model, **options) == expected
+
+
+def test_a_teacher_may_always_be_in_evaluation_mode(tmp_path):
+    def step(model, batch):
+        for view in batch:
+            model(view)
+            model.target(view)
+
+    results = []
+    for training in (True, False):
+        model = BYOL()
+        model.backbone_momentum.train(training)
+        model.projection_head_momentum.train(training)
+        results.append(watch_two_epochs(tmp_path / f"{training}", model, step))
+    assert results[0] == results[1]
+    assert results[0]["erank/online"] != results[0]["erank/target"]
