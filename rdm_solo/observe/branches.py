@@ -101,11 +101,9 @@ class Observer:
         )
 
     @torch.no_grad()
-    def weight(self) -> Tensor | None:
+    def weight(self) -> Tensor:
         """Return the last layer's current weight ``(k, b)``."""
         layer = self.last_layer
-        if layer is None:
-            return None
         layer(layer.weight.new_zeros(1, layer.in_features))  # so that weight norm updates it
         weight: Tensor = layer.weight.detach()
         return weight
@@ -113,30 +111,34 @@ class Observer:
     def _register(self) -> None:
         """Register the hooks."""
 
-    def _hook(self, register: Callable[..., Any], part: Any, record: Any) -> None:
-        handle = register(Hook(part, record), with_kwargs=True)
+    def _hook(self, register: Callable[..., Any], part: Any, record: Callable[..., None]) -> None:
+        """Pass the arguments of a part's hook to ``record``, in training."""
+
+        def record_in_training(*call: Any) -> None:
+            if self._is_recorded(part):
+                record(*call)
+
+        handle = register(Hook(part, record_in_training), with_kwargs=True)
         self._removers.append(handle.remove)
 
     def _hook_outputs(self, part: Any, name: str) -> None:
-        """Record a part's outputs in training mode."""
+        """Record a part's outputs."""
 
         def record(args: Any, kwargs: Any, output: Any) -> None:
-            if self._is_recorded(part):
-                self._record(name, output)
+            self._record(name, output)
 
         self._hook(part.register_forward_hook, part, record)
 
     def _hook_inputs(self, part: Any, name: str) -> None:
-        """Record a part's inputs in training mode."""
+        """Record a part's inputs."""
 
-        def record(args: Any, kwargs: Any) -> None:
-            if self._is_recorded(part):
-                self._record(name, (args, kwargs))
+        def record(*inputs: Any) -> None:
+            self._record(name, inputs)
 
         self._hook(part.register_forward_pre_hook, part, record)
 
     def _wrap_method(self, name: str, record: Callable[..., None]) -> None:
-        """Pass the result and the arguments of each call of a method to ``record``, in training."""
+        """Pass a method's result and arguments to ``record``, in training."""
         method = getattr(self.module, name)
         user_method = vars(self.module).get(name)  # set on the object, not on its class
 
@@ -168,9 +170,9 @@ class Observer:
         """Store a copy, since an in-place module such as nn.ReLU(inplace=True) may overwrite it."""
         tokens = self.tokens
         if name == "features":
-            if not has_rows(output):
-                return  # the backbone is found by name and may return anything
             tokens = "mean"
+            if not has_rows(output):  # the backbone is found by name and may return anything
+                return
         output_rows = rows(output, name, tokens)
         self._recorded[name].append(output_rows.clone())
 

@@ -233,9 +233,7 @@ class Recorder:
 
         # torchmetrics squeezes matrices with a single element.
         C, C_means = map(torch.atleast_2d, self._hidden.compute())
-        weight = self.observer.weight()
-        assert weight is not None, "only observers of a softmax's last layer record its input"
-        weight = weight.to(C)
+        weight = self.observer.weight().to(C)
         spectra.lam_logits = logits.low_rank_spectrum(C, weight).cpu()
         second_moment = (weight @ C * weight).sum()
         means_moment = (weight @ C_means * weight).sum()

@@ -26,8 +26,6 @@ class _Swav(_SoftmaxObserver):
         self._hook(sinkhorn.register_forward_hook, sinkhorn, self._record_step)
 
     def _record_step(self, args: tuple[Tensor], kwargs: Any, assignment: Tensor) -> None:
-        if not self.recording:
-            return
         # The batch's rows precede the queue's, and large crops precede small ones.
         n = len(self._recorded["hidden"][0])
         logits = args[0][:n].float() / self.module.temperature
@@ -47,9 +45,8 @@ class _DeepCluster(_SoftmaxObserver):
         self._wrap_method("update_memory_banks", self._record_clusters)
 
     def _record_logits(self, args: tuple[Tensor], kwargs: Any, logits: Tensor) -> None:
-        if self.recording and self.module.training:
-            logits = logits.float() / self.module.temperature
-            self._record("online", logits.softmax(1))
+        logits = logits.float() / self.module.temperature
+        self._record("online", logits.softmax(1))
 
     def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **kwargs: Any) -> None:
         clusters = self.module.assignments[0].to(idxs.device)[idxs]
@@ -73,8 +70,6 @@ class _Dino(_SoftmaxObserver):
         self._hook(loss.register_forward_pre_hook, loss, self._record_step)
 
     def _record_step(self, args: tuple[Tensor, Tensor], kwargs: Any) -> None:
-        if not self.recording:
-            return
         loss = self.module.dino_loss_func
         student, teacher = args
         temperature = float(loss.teacher_temp_schedule[loss.epoch])
