@@ -30,9 +30,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.watch = None
 
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *batch: Any) -> None:
         if trainer.fast_dev_run:
             return
         if self.watch is None:
@@ -54,15 +52,13 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         watch.epoch = max(watch.epoch, trainer.current_epoch + 1)  # the folder may lack epochs
         return watch
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
         if self.watch is None:
             return
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is not None and pl_module.automatic_optimization:
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
-        self.watch.record(loss, outputs)
+        self.watch.step(loss, outputs)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = True
@@ -72,10 +68,10 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if watch is None:
             return
         earlier_kinds = watch.collapsed
-        row = watch.end_epoch(self._logged_scalars(trainer, watch))
-        measured = {name: value for name, value in row.items() if name not in USER_SCALARS}
-        if measured:
-            pl_module.log_dict(measured, sync_dist=True)
+        row = watch.end_epoch(**self._logged_scalars(trainer, watch))
+        for name, value in row.items():
+            if name not in USER_SCALARS:
+                pl_module.log(name, value, sync_dist=True)
         new_kinds = watch.collapsed[len(earlier_kinds) :]
         if self.stop and new_kinds and not trainer.should_stop:
             trainer.should_stop = True

@@ -192,12 +192,11 @@ class Watch:
         kinds = [warning["kind"] for warning in self.alarm.warnings]
         return [kind for kind in kinds if kind != WRONG_WAY]
 
-    def step(self, loss: Tensor | float | None = None) -> None:
-        """Record a training step. Call this after forward and backward, with the loss."""
-        self.record(loss)
+    def step(self, loss: Tensor | float | None = None, step_output: Any = None) -> None:
+        """Record a training step. Call this after forward and backward, with the loss.
 
-    def record(self, loss: Tensor | float | None, step_output: Any = None) -> None:
-        """Record a training step that may have returned the branches' outputs."""
+        :class:`WatchCallback` passes what ``training_step`` returned as ``step_output``.
+        """
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
             dtype = torch.double if has_float64(loss.device) else torch.float
@@ -207,20 +206,18 @@ class Watch:
         self._steps += 1
         self.recorder.before_step(self._steps, self.steps_per_epoch or self._steps_before)
 
-    def end_epoch(
-        self, scalars: Mapping[str, float] | None = None, /, **keywords: float
-    ) -> dict[str, float]:
+    def end_epoch(self, **scalars: float) -> dict[str, float]:
         """Measure, write, warn and log at the end of an epoch, and return the epoch's scalars.
 
-        Pass your own scalars as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
-        keywords with ``_`` instead of ``/`` (``val_acc1=91.0``). Accuracies are in per cent. With
-        several processes, the scalars of rank 0 are used.
+        Pass your own scalars by their columns' names with ``_`` instead of ``/``:
+        ``val_acc1=91.0``. Accuracies are in per cent. With several processes, the scalars of rank 0
+        are used.
         """
         if self.folder.closed:
             raise UserError(
                 f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
             )
-        user_scalars = broadcast_object(_user_scalars({**(scalars or {}), **keywords}))
+        user_scalars = broadcast_object(_user_scalars(scalars))
         row = self.recorder.end_epoch(self.epoch)
         losses, counts = zip(*gather_objects((float(self._loss), self.loss_count)))
         if any(counts):

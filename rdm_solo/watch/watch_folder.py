@@ -1,6 +1,7 @@
 """Write the results of a watch to a run folder, which the report can read."""
 
 import contextlib
+import itertools
 import json
 import math
 import sys
@@ -67,12 +68,13 @@ class WatchFolder:
                 f"{folder} holds a run: pass another folder, or resume=True to resume it."
             )
         last = sys.maxsize if resume is True else int(resume)
-        with contextlib.suppress(FileNotFoundError):
-            warnings = files.read_object(folder, SUMMARY)["warnings"]
-            self.warnings = [entry for entry in warnings if entry["epoch"] <= last]
+        if (folder / SUMMARY).exists():
+            summary = files.read_object(folder, SUMMARY)
+            self.warnings = [entry for entry in summary["warnings"] if entry["epoch"] <= last]
         ownership.write_owner(folder)
         (folder / FAILED).unlink(missing_ok=True)
-        write_atomically(config_path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        text = OmegaConf.to_yaml(OmegaConf.create(dict(config)))
+        write_atomically(config_path, text)
         self.rows = metrics_file.truncate(folder, last)
         spectra_files.truncate(folder, self.last_epoch)
 
@@ -82,9 +84,10 @@ class WatchFolder:
         if rank() == 0:
             arrays, _ = spectra_files.read_epochs(self.folder)
             for row in self.rows:
-                spectra = arrays.get(row["epoch"], {})
+                epoch = row["epoch"]
+                spectra = arrays.get(epoch, {})
                 dimensions = int(spectra.get("dimensions", 0))
-                epochs.append(MeasuredEpoch.read(row, row["epoch"], dimensions))
+                epochs.append(MeasuredEpoch.read(row, epoch, dimensions))
         return broadcast_object(epochs)
 
     def write(self, row: EpochRow) -> None:
@@ -103,11 +106,10 @@ class WatchFolder:
         """
         if rank() or self.closed or not self.rows:
             return
-        columns: dict[str, list[float]] = {}
-        for i, row in enumerate(self.rows):
-            for name, value in row.items():
-                column = columns.setdefault(name, [math.nan] * len(self.rows))
-                column[i] = value
+        names = dict.fromkeys(itertools.chain(*self.rows))
+        columns = {}
+        for name in names:
+            columns[name] = [row.get(name, math.nan) for row in self.rows]
         summary = {
             **metrics_file.last_values(columns),
             "seconds": round(time.monotonic() - self.started, 2),
@@ -124,5 +126,6 @@ class WatchFolder:
         """Release the folder, and record the error that ended the loop."""
         self.closed = True
         if rank() == 0 and isinstance(error, Exception):
-            ownership.record_failure(self.folder, f"{type(error).__name__}: {first_line(error)}")
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            ownership.record_failure(self.folder, reason)
         self._lock.close()

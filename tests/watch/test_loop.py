@@ -16,14 +16,14 @@ from rdm_solo.spectra.features import FeatureSpectra
 from rdm_solo.watch import Bounds, Watch
 
 
-def collapsed_model() -> SimSiam:
+def collapsed_model():
     """Return a model that gives all images the same output."""
     model = SimSiam()
     nn.init.zeros_(model.projection_head.weight)
     return model
 
 
-def watch_epochs(folder, epochs: int = 1, model=None, **options) -> Watch:
+def watch_epochs(folder, epochs=1, model=None, **options):
     """Run some epochs of a loop and return the closed watch."""
     with Watch(folder, model or SimSiam(), **options) as watch:
         for _ in range(epochs):
@@ -146,7 +146,7 @@ def test_options_that_would_be_ignored_are_refused(tmp_path):
     with pytest.raises(UserError, match="gap_epochs"):
         Watch(tmp_path, BYOL(), leads=False, bounds=Bounds(gap_epochs=2))
     with pytest.raises(UserError, match="val_acc1"):
-        Watch(tmp_path, SimSiam()).end_epoch({"val/ac": 1.0})
+        Watch(tmp_path, SimSiam()).end_epoch(val_ac=1.0)
 
 
 def test_the_report_opens_the_folder(tmp_path, monkeypatch):
@@ -158,12 +158,11 @@ def test_the_report_opens_the_folder(tmp_path, monkeypatch):
     assert (tmp_path / "report" / "effective_rank.png").stat().st_size > 0
 
 
-@pytest.mark.parametrize("command", ["linear", "export"])
-def test_commands_that_need_a_model_refuse_the_folder(tmp_path, typed, command):
+def test_commands_that_need_a_model_refuse_the_folder(tmp_path, typed):
     Watch(tmp_path, SimSiam()).close()
-    process = typed(f"rdm_solo.{command}", f"run={tmp_path}", cwd=tmp_path)
+    process = typed("rdm_solo.linear", f"run={tmp_path}", cwd=tmp_path)
     assert process.returncode != 0
-    assert "was written by rdm_solo.watch" in process.stderr
+    assert "rdm_solo.watch" in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -214,27 +213,25 @@ def test_nan_is_left_out_and_is_divergence(tmp_path, caplog):
     model = SimSiam()
     with Watch(tmp_path, model) as watch:
         watched_epoch(watch, model)
-        with torch.no_grad():
-            model.projection_head.weight[0, 0] = torch.nan
+        nn.init.constant_(model.projection_head.weight, torch.nan)
         row = watched_epoch(watch, model)
     assert set(row) == {"train/loss"}
-    assert "NaN or infinite" in caplog.text
-    assert "no step" not in caplog.text
+    assert caplog.text.count("warning: ") == 1
     run = runs.load(tmp_path)
     assert (run.epochs, run.diverged) == (1, 2)
     assert run.summary["last"]["train/loss"] is None
 
 
 def test_a_watch_resumes_after_the_last_epoch_or_an_earlier_one(tmp_path):
-    watch_epochs(tmp_path, 2, resume=True)  # the tmp_path is empty
+    watch_epochs(tmp_path, 2, resume=True)  # the folder is empty
     watch_epochs(tmp_path, 1, resume=True)
-    before = rows(tmp_path)
-    assert [row["epoch"] for row in before] == [1, 2, 3]
+    first, *others = rows(tmp_path)
+    assert [row["epoch"] for row in others] == [2, 3]
     watch_epochs(tmp_path, 1, resume=1)
-    first, second = rows(tmp_path)
-    assert first == before[0]
-    assert second["epoch"] == 2
-    assert runs.load(tmp_path).spectra["epoch"].tolist() == [1, 2]
+    assert rows(tmp_path)[0] == first
+    run = runs.load(tmp_path)
+    assert run.epochs == 2
+    assert run.spectra["epoch"].tolist() == [1, 2]
 
 
 def test_a_resumed_watch_judges_the_epochs_before(tmp_path):

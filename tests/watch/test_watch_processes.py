@@ -9,7 +9,7 @@ from rdm_solo import runs
 from rdm_solo.watch import Bounds, Watch
 
 
-def watch_collapse(rank: int, size: int, folder: str, resume: bool = False):
+def watch_collapse(rank, size, folder, resume=False):
     """Watch two epochs of equal outputs; return rows, calls of log, warnings and collapses."""
     model = SimSiam()
     torch.nn.init.zeros_(model.projection_head.weight)
@@ -29,7 +29,7 @@ def watch_collapse(rank: int, size: int, folder: str, resume: bool = False):
         for batch in batches():
             siamese_step(model, batch)
             watch.step(float(rank))
-        rows.append(watch.end_epoch({"val/acc1": float(rank)}))
+        rows.append(watch.end_epoch(val_acc1=rank))
     watch.close()
     logging.getLogger("rdm_solo").removeHandler(handler)
     return rows, len(logged), messages, watch.collapsed, collapsed_before
