@@ -9,9 +9,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +21,7 @@ import torch  # noqa: E402
 from support import cluster, second_device, world  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = sorted(path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py"))
+ROOMS = sorted(path.parent.name for path in ROOT.glob("rdm_solo/*/__init__.py"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _frozen_objects() -> Iterator[None]:
+def _frozen_objects():
     """Exclude the objects of thousands of tests from garbage collection, which would be slow."""
     gc.collect()
     gc.freeze()
@@ -47,7 +45,7 @@ def _frozen_objects() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _surroundings() -> Iterator[None]:
+def _surroundings():
     """Give every test one thread, Ctrl-C (which a shell's background job ignores) and no W&B."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,26 +56,27 @@ def _surroundings() -> Iterator[None]:
         yield
 
 
-LEVELS = {name: logging.getLogger(name).level for name in (None, "rdm_solo")}
+LEVELS = {"root": logging.WARNING, "rdm_solo": logging.NOTSET}
 
 
 @pytest.fixture(autouse=True)
-def _reset_logging() -> None:
+def _reset_logging():
     """Remove the handlers and levels that earlier commands in this process left."""
     for name, level in LEVELS.items():
         logger = logging.getLogger(name)
         logger.setLevel(level)
         for handler in list(logger.handlers):
-            if not type(handler).__module__.startswith("_pytest"):
+            module = type(handler).__module__
+            if not module.startswith("_pytest"):
                 logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
-def worlds(tmp_path_factory) -> Iterator[Callable[[int], world.World]]:
+def worlds(tmp_path_factory):
     """Return ``worlds(2)``, two processes of one group, which all tests share."""
-    groups: dict[int, world.World] = {}
+    groups = {}
 
-    def get(size: int) -> world.World:
+    def get(size):
         if size not in groups:
             groups[size] = world.World(size, world.join, tmp_path_factory.mktemp)
         return groups[size]
@@ -88,7 +87,7 @@ def worlds(tmp_path_factory) -> Iterator[Callable[[int], world.World]]:
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory) -> Iterator[cluster.Cluster]:
+def slurm(tmp_path_factory):
     """Start a real SLURM of two nodes, shared by all tests."""
     reason = cluster.reason_to_skip()
     if reason:
@@ -106,13 +105,13 @@ def tree(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def on_second_device(tmp_path_factory) -> Iterator[Callable[..., Any]]:
+def on_second_device(tmp_path_factory):
     """Call ``on_second_device(function, *arguments)`` in a process with that device."""
     if not second_device.can_install():
         pytest.skip("this torch takes no device that is written in Python")
     process = world.World(1, second_device.install, tmp_path_factory.mktemp)
 
-    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(function, *arguments):
         (result,) = process.run(second_device.call, function, *arguments)
         return result
 
@@ -136,7 +135,7 @@ def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
     return x.float()
 
 
-def oracle(x: torch.Tensor, gain, cut: float) -> tuple[torch.Tensor, torch.Tensor]:
+def oracle(x: torch.Tensor, gain, cut: float):
     """Return the filtered batch and W = V g V^T by a float64 SVD, zero below the cut."""
     u, sigma, vh = torch.linalg.svd(x.double(), full_matrices=False)
     kept = sigma > cut * sigma[0]
@@ -149,7 +148,8 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start ``python -m <arguments>`` as a user does, in that folder; its output is piped."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), variables.get("PYTHONPATH", "")])
+    path = variables.get("PYTHONPATH", "")
+    variables["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}"
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=cwd,
@@ -165,21 +165,20 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     with start(*arguments, cwd=cwd, stderr=subprocess.PIPE, **environment) as process:
         try:
             output, errors = process.communicate(timeout=600)
-        except subprocess.TimeoutExpired:
+        finally:
             process.kill()
-            raise
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @pytest.fixture
-def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+def typed(monkeypatch, capsys):
     """Do what :func:`command` does in this process, which saves the seconds of a start."""
 
-    def run(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run(module, *arguments, cwd):
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", [module, *arguments])
         capsys.readouterr()
-        status: object = 0
+        status = 0
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as stop:
@@ -190,6 +189,6 @@ def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def train(typed, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def train(typed, tmp_path):
     """Return ``train(*options)``, which trains in this process and in ``tmp_path``."""
     return functools.partial(typed, "rdm_solo.train", cwd=tmp_path)

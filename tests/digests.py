@@ -17,25 +17,17 @@ from pathlib import Path
 import torch
 from support.image_files import write_tree
 
+SMALL_FOLDER = "dataset=folder dataset.root=images dataset.image_size=16 dataset.workers=1"
 RUNS = {
-    "target_pow": ["method=simsiam", "filter=target_pow", "p=-0.5"],
-    "byol": ["method=byol", "filter=online_log1p"],
-    "swav": ["method=swav"],
-    "dino": ["method=dino", "trainer.precision=bf16-mixed"],
-    "nnsiam": ["method=nnsiam", "filter=both_pow", "p=-0.3"],
-    "symsimsiam": ["method=symsimsiam", "dataset=textures"],
-    "folder": ["method=barlow_twins", "dataset=folder"],
-    "two_processes": ["filter=online_pow", "trainer=ddp"],
-}
-OPTIONS = {
-    "folder": [
-        "dataset.root=images",
-        "dataset.image_size=16",
-        "dataset.workers=1",
-        "batch_size=8",
-        "backbone.name=small_resnet",
-    ],
-    "two_processes": ["trainer.accelerator=cpu", "trainer.devices=2", "batch_size=32"],
+    "target_pow": "method=simsiam filter=target_pow p=-0.5",
+    "byol": "method=byol filter=online_log1p",
+    "swav": "method=swav",
+    "dino": "method=dino trainer.precision=bf16-mixed",
+    "nnsiam": "method=nnsiam filter=both_pow p=-0.3",
+    "symsimsiam": "method=symsimsiam dataset=textures",
+    "folder": f"method=barlow_twins {SMALL_FOLDER} batch_size=8 backbone.name=small_resnet",
+    "two_processes": "filter=online_pow trainer=ddp trainer.accelerator=cpu trainer.devices=2 "
+    "batch_size=32",
 }
 WATCHED = """
 import torch
@@ -62,26 +54,23 @@ for epoch in range(6):
 
 def digest(path: Path) -> str:
     """Return a hash of the numbers in a table, an archive of spectra, or a checkpoint's weights."""
+    if path.suffix != ".ckpt":
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     value = hashlib.sha256()
-    if path.suffix == ".ckpt":
-        weights = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-        for name, tensor in weights.items():
-            value.update(name.encode())
-            value.update(tensor.float().numpy().tobytes())
-    else:
-        value.update(path.read_bytes())
-    return value.hexdigest()[:16]
+    weights = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+    for name, tensor in weights.items():
+        value.update(name.encode())
+        value.update(tensor.float().numpy().tobytes())
+    return value.hexdigest()
 
 
 def python(checkout: Path, cwd: Path, *arguments: str) -> None:
     """Run Python in a folder, with the package of that checkout."""
+    path = os.environ.get("PYTHONPATH", "")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
-    )
-    if process.returncode:
-        raise SystemExit(process.stdout + process.stderr)
+    environment["PYTHONPATH"] = f"{checkout}{os.pathsep}{path}"
+    command = [sys.executable, *arguments]
+    subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 def main() -> None:
@@ -92,9 +81,10 @@ def main() -> None:
         folder = Path(name)
         write_tree(folder / "images")
         for run, options in RUNS.items():
-            options = [*options, *OPTIONS.get(run, []), "max_epochs=2", f"hydra.run.dir={run}"]
-            python(checkout, folder, "-m", "rdm_solo.train", *options)
-        python(checkout, folder, "-m", "rdm_solo.train", "resume=target_pow", "max_epochs=3")
+            command = f"-m rdm_solo.train {options} max_epochs=2 hydra.run.dir={run}"
+            python(checkout, folder, *command.split())
+        command = "-m rdm_solo.train resume=target_pow max_epochs=3"
+        python(checkout, folder, *command.split())
         python(checkout, folder, "-c", WATCHED)
         for path in sorted(folder.rglob("*")):
             is_result = path.name == "metrics.csv" or path.suffix in (".npz", ".ckpt")

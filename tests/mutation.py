@@ -15,6 +15,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from ast import (
+    Add,
+    And,
+    Div,
+    Eq,
+    FloorDiv,
+    Gt,
+    GtE,
+    In,
+    Is,
+    IsNot,
+    Lt,
+    LtE,
+    Mod,
+    Mult,
+    NotEq,
+    NotIn,
+    Or,
+    Pow,
+    Sub,
+)
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,25 +58,25 @@ SECONDS = 300  # for the tests of one change
 AT_ONCE = 2  # changes
 
 SWAPPED = {
-    ast.Lt: [ast.LtE, ast.GtE],
-    ast.LtE: [ast.Lt, ast.Gt],
-    ast.Gt: [ast.GtE, ast.LtE],
-    ast.GtE: [ast.Gt, ast.Lt],
-    ast.Eq: [ast.NotEq],
-    ast.NotEq: [ast.Eq],
-    ast.Is: [ast.IsNot],
-    ast.IsNot: [ast.Is],
-    ast.In: [ast.NotIn],
-    ast.NotIn: [ast.In],
-    ast.Add: [ast.Sub],
-    ast.Sub: [ast.Add],
-    ast.Mult: [ast.Div],
-    ast.Div: [ast.Mult],
-    ast.FloorDiv: [ast.Mult],
-    ast.Mod: [ast.Mult],
-    ast.Pow: [ast.Mult],
-    ast.And: [ast.Or],
-    ast.Or: [ast.And],
+    Lt: [LtE, GtE],
+    LtE: [Lt, Gt],
+    Gt: [GtE, LtE],
+    GtE: [Gt, Lt],
+    Eq: [NotEq],
+    NotEq: [Eq],
+    Is: [IsNot],
+    IsNot: [Is],
+    In: [NotIn],
+    NotIn: [In],
+    Add: [Sub],
+    Sub: [Add],
+    Mult: [Div],
+    Div: [Mult],
+    FloorDiv: [Mult],
+    Mod: [Mult],
+    Pow: [Mult],
+    And: [Or],
+    Or: [And],
 }
 OPPOSITES = {
     "min": "max",
@@ -104,7 +125,8 @@ def variants(node: ast.AST) -> tuple[str, list]:
         case ast.Constant(value=bool(value)):
             return "value", [not value]
         case ast.Constant(value=int(value) | float(value)):
-            return "value", sorted({value + 1, value - 1, value * 2} - {value})
+            values = {value + 1, value - 1, value * 2}
+            return "value", sorted(values - {value})
         case ast.Name(id=name) if name in OPPOSITES:
             return "id", [OPPOSITES[name]]
         case ast.Attribute(attr=name) if name in OPPOSITES:
@@ -147,15 +169,11 @@ def outcome(module: Path, source: str) -> str:
             copy(ROOT / part, folder / part)
         (folder / name).write_text(source)
         pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command = [sys.executable, *pytest, f"rdm_solo/{room}", tests]
+        environment = {**os.environ, "PYTHONPATH": temporary}
+        pipe = {"capture_output": True, "text": True}
         try:
-            process = subprocess.run(
-                [sys.executable, *pytest, f"rdm_solo/{room}", tests],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": temporary},
-                timeout=SECONDS,
-                capture_output=True,
-                text=True,
-            )
+            process = subprocess.run(command, cwd=folder, env=environment, timeout=SECONDS, **pipe)
         except subprocess.TimeoutExpired:
             return "timeout"
     if process.returncode not in (0, 1, 2):  # 1: a test failed, 2: a module cannot be imported
@@ -186,16 +204,12 @@ def main() -> None:
 
     modules = [change.module for change in changes]
     sources = [change.source(change.tree) for change in changes]
-    missed = []
+    noticed = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for change, result in zip(changes, pool.map(outcome, modules, sources)):
             print(f"{result:<9} {change}", flush=True)
-            if result == "survived":
-                missed.append(change)
-    noticed = len(changes) - len(missed)
+            noticed += result != "survived"
     print(f"{noticed} of {len(changes)} changes noticed ({noticed / len(changes):.0%})")
-    for change in missed:
-        print(f"not noticed: {change}")
     sys.exit(noticed < options.least * len(changes))
 
 

@@ -62,9 +62,9 @@ def test_a_low_rank_of_the_outputs_is_reported_after_the_warm_up(erank, kinds):
     ],
 )
 def test_the_bound_on_the_rank_grows_with_the_dimensions(k, low, high):
-    for erank, kinds in ((low, {DIMENSIONAL}), (high, set())):
-        columns = {"erank": [erank] * 5, "dimensions": [k] * 5}
-        assert kinds_over_time(columns) == kinds
+    dimensions = [k] * 5
+    assert kinds_over_time({"erank": [low] * 5, "dimensions": dimensions}) == {DIMENSIONAL}
+    assert kinds_over_time({"erank": [high] * 5, "dimensions": dimensions}) == set()
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_the_bound_on_the_rank_grows_with_the_dimensions(k, low, high):
     ],
 )
 def test_two_low_values_in_a_row_are_reported_after_the_warm_up(column, low, high, kind, option):
-    after_warm_up = [high, high, high, low, low]
-    assert kinds_over_time({column: after_warm_up}) == {kind}
-    assert kinds_over_time({column: after_warm_up}, **{option: None}) == set()
+    after_warm_up = {column: [high, high, high, low, low]}
+    assert kinds_over_time(after_warm_up) == {kind}
+    assert kinds_over_time(after_warm_up, **{option: None}) == set()
     for values in (
         [low, low, low, low],
         [high, high, high, low, high, low],
@@ -96,23 +96,19 @@ def test_a_complete_collapse_implies_two_others():
 
 
 @pytest.mark.parametrize(
-    ("gap", "gap_epochs", "kinds"),
+    ("gaps", "gap_epochs", "kinds"),
     [
-        (-0.01, 6, {WRONG_WAY}),
-        (-0.01, 7, set()),
-        (-0.01, 0, set()),
-        (-0.01, None, set()),
-        (-1e-6, 3, set()),  # equal branches, to rounding
+        ([-0.01] * 6, 6, {WRONG_WAY}),
+        ([-0.01] * 6, 7, set()),
+        ([-0.01] * 6, 0, set()),
+        ([-0.01] * 6, None, set()),
+        ([-1e-6] * 6, 3, set()),  # equal branches, to rounding
+        ([-0.1, -0.1, 0.1, -0.1, -0.1], 3, set()),
     ],
 )
-def test_a_gap_that_is_negative_in_a_row_is_reported(gap, gap_epochs, kinds):
-    columns = {"gap": [gap] * 6}
+def test_a_gap_that_is_negative_in_a_row_is_reported(gaps, gap_epochs, kinds):
+    columns = {"gap": gaps}
     assert kinds_over_time(columns, gap_epochs=gap_epochs) == kinds
-
-
-def test_a_gap_that_was_positive_in_between_is_not_reported():
-    columns = {"gap": [-0.1, -0.1, 0.1, -0.1, -0.1]}
-    assert kinds_over_time(columns, gap_epochs=3) == set()
 
 
 @pytest.mark.parametrize(
@@ -184,9 +180,16 @@ def test_a_drop_of_the_accuracy_is_measured_from_chance(best, last, chance, kind
     assert kinds_over_time(columns) == kinds
 
 
-def test_a_data_set_of_one_class_has_no_chance_level():
-    epoch = MeasuredEpoch.read({}, 1, classes=1)
-    assert epoch.chance == 0
+@pytest.mark.parametrize(
+    ("online", "target", "expected"),
+    [(1, 2, math.log(2)), (4, 2, -math.log(2)), (0, 0, NAN), (2, 0, NAN)],
+)
+def test_the_gap_is_the_logarithm_of_a_ratio_of_ranks(online, target, expected):
+    """Outputs that are all zero have rank 0, and no ratio."""
+    row = {"erank/online": online, "erank/gap": target - online}
+    epoch = MeasuredEpoch.read(row, 1, classes=1)
+    assert epoch.gap == pytest.approx(expected, nan_ok=True)
+    assert epoch.chance == 0, "one class has no chance level"
 
 
 def test_only_a_destroyed_encoder_is_a_warning():

@@ -11,7 +11,7 @@ from rdm_solo.spectra import BranchSpectra
 from rdm_solo.watch import Watch
 
 
-def module(*names: str) -> nn.Module:
+def module(*names):
     """Return a module with these parts; ``()`` stands for stable-pretraining's wrapper."""
     model = nn.Module()
     for name in names:
@@ -36,7 +36,8 @@ def module(*names: str) -> nn.Module:
     ids=["BYOL", "SimCLR", "DINO", "I-JEPA", "wrapped-BYOL", "wrapped-DINO", "networks"],
 )
 def test_the_table_of_names_finds_the_branches(names, online, target):
-    assert parts.find(module(*names.split())) == (online, target, online == "predictor")
+    model = module(*names.split())
+    assert parts.find(model) == (online, target, online == "predictor")
 
 
 @pytest.mark.parametrize(
@@ -58,19 +59,27 @@ def test_a_part_that_is_not_there_is_refused(tmp_path, model, names, message):
 def test_tokens_of_a_jepa_are_averaged_or_rows(tmp_path, tokens):
     """Predictions of 3 of 5 tokens from the other two; targets of all 5."""
     torch.manual_seed(0)
-    widths = {"context_encoder": DIM, "target_encoder": DIM, "predictor": 8}
-    model = nn.ModuleDict({name: nn.Linear(width, 8) for name, width in widths.items()})
+    context_encoder = nn.Linear(DIM, 8)
+    target_encoder = nn.Linear(DIM, 8)
+    predictor = nn.Linear(8, 8)
+    model = {
+        "context_encoder": context_encoder,
+        "target_encoder": target_encoder,
+        "predictor": predictor,
+    }
     metric = BranchSpectra(8, steps=True)
     with Watch(tmp_path, model, tokens=tokens, max_features_dim=0) as watch:
         for batch in batches():
-            x = batch.flatten(0, 1)[:, None] + torch.randn(5, DIM)
-            visible = model["context_encoder"](x[:, :2])
+            images = batch.flatten(0, 1)
+            x = images[:, None] + torch.randn(5, DIM)
+            visible = context_encoder(x[:, :2])
             context = visible.mean(1, keepdim=True) + x[:, 2:, :8]
-            outputs = [model["predictor"](context), model["target_encoder"](x), context]
+            outputs = predictor(context), target_encoder(x), context
             watch.step()
             if tokens == "mean":
-                online, target, projection = (y.mean(1) for y in outputs)
+                expected = [output.mean(1) for output in outputs]
             else:
-                online, target, projection = (y.flatten(0, 1)[: 20 * 3] for y in outputs)
+                expected = [output.flatten(0, 1)[:60] for output in outputs]
+            online, target, projection = expected
             metric.update(online, target, projection=projection)
         assert watch.end_epoch() == metric.compute().scalars

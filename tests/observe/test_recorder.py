@@ -15,18 +15,16 @@ STEPS, ROWS, K = 8, 24, 10
 class GivenOutputs(Observer):
     """An observer whose outputs are set by the test; None stands for a step without a target."""
 
-    given: Outputs | None = None
+    given = None
 
-    def pop_outputs(self, views=None, step_output=None) -> Outputs:
+    def pop_outputs(self, views=None, step_output=None):
         self.recording = False
         if self.given is None:
             raise MissingBranch("no target")
         return self.given
 
 
-def record_epoch(
-    rank: int, size: int, softmax: bool, missing: tuple[int, ...], one_view: int, steps: float
-):
+def record_epoch(rank, size, softmax, missing, one_view, steps):
     """Return the scalars of an epoch and its recorded steps.
 
     Of two processes, the first has 20 rows of each batch and the second 4. With a softmax, logits
@@ -40,24 +38,25 @@ def record_epoch(
     observer.last_layer = module if softmax else None
     recorder = Recorder(observer, Limits(max_rows=100, max_dim=64, sample=16))
     recorder.was_measured = True  # a step without a target is left out from the first one on
-    local_rows = slice(ROWS)
+    first, end = 0, ROWS
     if size == 2:
-        local_rows = [slice(20), slice(20, ROWS)][rank]
+        first, end = [(0, 20), (20, ROWS)][rank]
     recorded = []
     for step in range(STEPS):
         if not recorder.before_step(step, steps):
             continue
-        hidden = features("1/i", ROWS, 6, seed=step)
-        logits = hidden @ module.weight.detach().T
-        z = logits[local_rows]
+        batch = features("1/i", ROWS, 6, seed=step)
+        hidden = batch[first:end]
+        z = module(hidden).detach()
         if softmax:
             z = z.softmax(1)
-        observer.given = Outputs(z, z.roll(1, 1), z.flip(1), z)
-        if softmax:
-            observer.given = observer.given._replace(hidden=hidden[local_rows])
-        if rank == size - 1 and step == one_view:
-            observer.given = observer.given._replace(positive=None)
-        if rank == size - 1 and step in missing:
+        else:
+            hidden = None
+        positive = z.flip(1)
+        if end == ROWS and step == one_view:
+            positive = None
+        observer.given = Outputs(z, z.roll(1, 1), positive, z, hidden)
+        if end == ROWS and step in missing:
             observer.given = None
         recorded_before = recorder.recorded_steps
         recorder.after_step()
@@ -70,7 +69,7 @@ def record_epoch(
 @pytest.mark.parametrize("steps", [STEPS, float("inf")])
 @pytest.mark.parametrize(
     ("missing", "one_view"),
-    [((), -1), ((), 0), ((), 2), ((0, 1, 4), -1), (tuple(range(STEPS)), -1)],
+    [([], -1), ([], 0), ([], 2), ([0, 1, 4], -1), (range(STEPS), -1)],
 )
 def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing, one_view):
     options = (softmax, missing, one_view, steps)

@@ -89,18 +89,29 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """Start a SLURM of two nodes, each with all of this machine's cores."""
     (folder / "state").mkdir(parents=True)
     port = random.randrange(20000, 60000)
-    host = socket.gethostname().split(".")[0]
-    ports = {"port": port, "first": port + 1, "last": port + 2}
-    config = CONFIG.format(host=host, folder=folder, cpus=os.cpu_count(), **ports)
-    (folder / "slurm.conf").write_text(config)
+    config = CONFIG.format(
+        host=socket.gethostname().split(".")[0],
+        folder=folder,
+        cpus=os.cpu_count(),
+        port=port,
+        first=port + 1,
+        last=port + 2,
+    )
+    path = folder / "slurm.conf"
+    path.write_text(config)
     slurm = Cluster(folder)
     if subprocess.run(["munge", "-n"], capture_output=True).returncode:
         _start_munge()
-    slurm.call("slurmctld", "-f", str(folder / "slurm.conf"))
+    slurm.call("slurmctld", "-f", str(path))
+
+    def is_idle() -> bool:
+        nodes = slurm.call("sinfo", "-h", "-N", "-t", "idle")
+        return len(nodes.split("\n")) == 2
+
     try:
         for name in ("n1", "n2"):
-            slurm.call("slurmd", "-N", name, "-f", str(folder / "slurm.conf"))
-        wait_until(lambda: len(slurm.call("sinfo", "-h", "-N", "-t", "idle").split("\n")) == 2, 60)
+            slurm.call("slurmd", "-N", name, "-f", str(path))
+        wait_until(is_idle, 60)
         yield slurm
     finally:
         for job in slurm.jobs():

@@ -5,7 +5,7 @@ import random
 
 import torch
 
-DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
+# By dtype, a power of ten within its range.
 REACH = {torch.float64: 60, torch.float32: 30, torch.bfloat16: 30, torch.float16: 4}
 # Singular values of r directions, numbered from 1.
 SPECTRA = [
@@ -25,15 +25,15 @@ KINDS = [
     lambda x: (5 * x).softmax(1),
 ]
 CHANGES = [
-    lambda x, draw, rng: torch.zeros_like(x) if draw.random() < 0.3 else x,
-    lambda x, draw, rng: x[torch.randint(len(x), (len(x),), generator=rng)],  # duplicates
-    lambda x, draw, rng: x[:1].expand(len(x), -1).clone(),
-    lambda x, draw, rng: x.masked_fill(torch.rand(len(x), 1, generator=rng) < 0.5, -0.0),
-    lambda x, draw, rng: x + draw.choice([1.0, 1e3, 1e6]),  # nearly constant columns
-    lambda x, draw, rng: torch.cat([x[:1] * draw.choice([1e3, 1e8, 1e20]), x[1:]]),
-    lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(len(x), 1, generator=rng).double()),
-    lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(x.shape[1], generator=rng).double()),
-    lambda x, draw, rng: x / x.std(0, correction=0).clamp_min(1e-12),
+    "zero",
+    "duplicates",
+    "one row",
+    "zero rows",
+    "nearly constant",
+    "a large row",
+    "scaled rows",
+    "scaled columns",
+    "standardised",
 ]
 # The same numbers in other memory layouts.
 LAYOUTS = [
@@ -45,41 +45,68 @@ LAYOUTS = [
 ]
 
 
-def batch(draw: random.Random, largest: int = 40, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a batch ``(n, k)`` with n and k up to ``largest``."""
-    rng = torch.Generator().manual_seed(draw.getrandbits(40))
-    n, k = (draw.choice([1, 2, draw.randint(1, largest), largest]) for _ in range(2))
-    dtype = dtype or draw.choice(DTYPES)
-    kind = draw.choice(KINDS)
-    x = kind(torch.randn(n, k, generator=rng, dtype=torch.float64))
+def changed(x: torch.Tensor, change: str, size: float) -> torch.Tensor:
+    """Return the batch with broken rows or columns; ``size`` is a power of ten."""
+    n, k = x.shape
+    match change:
+        case "zero":
+            return x * (torch.rand(1) > 0.3)
+        case "duplicates":
+            indices = torch.randint(n, (n,))
+            return x[indices]
+        case "one row":
+            return x[:1].repeat(n, 1)
+        case "zero rows":
+            return x.masked_fill(torch.rand(n, 1) < 0.5, -0.0)
+        case "nearly constant":
+            return x + size
+        case "a large row":
+            return torch.cat([x[:1] * size, x[1:]])
+        case "scaled rows":
+            return x * size ** -torch.rand(n, 1).double()
+        case "scaled columns":
+            return x * size ** -torch.rand(k).double()
+    return x / x.std(0, correction=0).clamp_min(1e-12)
 
-    # The spectrum, and what breaks rows or columns.
+
+def batch(draw: random.Random, largest: int) -> torch.Tensor:
+    """Return a batch ``(n, k)`` with n and k up to ``largest``."""
+    torch.manual_seed(draw.getrandbits(40))
+    n = draw.choice([1, 2, draw.randint(1, largest), largest])
+    k = draw.choice([1, 2, draw.randint(1, largest), largest])
+    dtype = draw.choice([torch.float32, *REACH])
+    kind = draw.choice(KINDS)
+    x = kind(torch.randn(n, k, dtype=torch.float64))
+
     if draw.random() < 0.6:
         u, _, vh = torch.linalg.svd(x, full_matrices=False)
-        sigma = draw.choice(SPECTRA)(torch.arange(1, min(n, k) + 1).double())
-        x = (u * sigma) @ vh
-    for change in draw.sample(CHANGES, draw.choice([0, 0, 1, 1, 2, 3])):
-        x = change(x, draw, rng)
+        i = torch.arange(1, min(n, k) + 1).double()
+        spectrum = draw.choice(SPECTRA)
+        x = (u * spectrum(i)) @ vh
+    number = draw.choice([0, 0, 1, 1, 2, 3])
+    for change in draw.sample(CHANGES, number):
+        size = draw.choice([1.0, 1e3, 1e6, 1e12, 1e20])
+        x = changed(x, change, size)
 
     # The scale: up to the limits of the dtype, and sometimes subnormal.
     reach = REACH[dtype]
     power = draw.choice([0, 0, 0, -reach, reach, draw.uniform(-reach, reach)])
-    x = x / x.abs().max().clamp_min(1e-30) * 10.0**power
+    scale = 10.0**power
     if draw.random() < 0.05:
-        tiny = max(torch.finfo(dtype).tiny, 1e-38) * draw.choice([1, 1e-3])
-        x = x / x.abs().max().clamp_min(1e-300) * tiny
+        tiny = max(torch.finfo(dtype).tiny, 1e-38)
+        scale = tiny * draw.choice([1, 1e-3])
+    x = x / x.abs().max().clamp_min(1e-30) * scale
     x = x.to(dtype)
 
-    # NaN and infinity.
     if draw.random() < 0.1:
         x = x.clone()
         elements = x.view(-1)
-        for _ in range(draw.choice([1, 3, x.numel()])):
-            elements[draw.randrange(x.numel())] = draw.choice([math.nan, math.inf, -math.inf])
+        for _ in range(draw.choice([1, 3, len(elements)])):
+            position = draw.randrange(len(elements))
+            elements[position] = draw.choice([math.nan, math.inf, -math.inf])
     layout = draw.choice(LAYOUTS)
     return layout(x)
 
 
 def describe(x: torch.Tensor) -> str:
-    size = x.detach().double().abs()
-    return f"{tuple(x.shape)} {str(x.dtype)[6:]} {float(size.min()):.1e} to {float(size.max()):.1e}"
+    return f"{tuple(x.shape)} {x.dtype}"

@@ -17,15 +17,15 @@ from rdm_solo.watch import Watch
 if __name__ == "__main__":
     (folder,) = sys.argv[1:]
     torch.manual_seed(0)
-    model = torch.nn.ModuleDict(
-        {"projection_head": torch.nn.Linear(12, 8), "prediction_head": torch.nn.Linear(8, 8)}
-    )
+    projector = torch.nn.Linear(12, 8)
+    predictor = torch.nn.Linear(8, 8)
+    model = torch.nn.ModuleDict({"projector": projector, "predictor": predictor})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Watch(folder, model) as watch:
         for _ in range(3):
             for _ in range(4):
-                z = model["projection_head"](torch.randn(32, 12))
-                p = model["prediction_head"](z)
+                z = projector(torch.randn(32, 12))
+                p = predictor(z)
                 loss = -torch.cosine_similarity(p, z.detach()).mean()
                 optimizer.zero_grad()
                 loss.backward()

@@ -5,10 +5,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 
-def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def events(folder: Path) -> dict[str, list]:
     """Return the steps and values of every scalar in TensorBoard's files."""
     reader = accumulator(folder)
     values = {}
@@ -30,10 +29,10 @@ def accumulator(folder: Path):
 class WandbFile:
     """The content of a ``.wandb`` file, which each start or resumption of a run writes."""
 
-    run: dict[str, str] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    summary: dict[str, Any] = field(default_factory=dict)
+    run: dict = field(default_factory=dict)
+    config: dict = field(default_factory=dict)
+    rows: list[dict] = field(default_factory=list)
+    summary: dict = field(default_factory=dict)
     exit_code: int | None = None
 
 
@@ -73,7 +72,7 @@ def _wandb_file(path: Path) -> WandbFile:
     return file
 
 
-def _items(items: Any) -> dict[str, Any]:
+def _items(items) -> dict:
     values = {}
     for item in items:
         name = item.key or ".".join(item.nested_key)

@@ -36,8 +36,8 @@ def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
 
 def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
     arrays = spectra(p or -0.1, epochs)
-    online = [erank(torch.from_numpy(lam)) for lam in arrays["lam_online"]]
-    target = [erank(torch.from_numpy(lam)) for lam in arrays["lam_target"]]
+    online = [erank(lam) for lam in torch.from_numpy(arrays["lam_online"])]
+    target = [erank(lam) for lam in torch.from_numpy(arrays["lam_target"])]
     constant = {
         "alignment/online_target": 0.9,
         "alignment/online_target_weighted": 0.95,
@@ -70,10 +70,17 @@ def write(
 ) -> Path:
     """Write the folder of a run with entries of its config changed."""
     table = columns(p, epochs) | (more_columns or {})
-    write_folder(folder, config(p, seed, **changed), table, spectra(p or -0.1, epochs))
-    overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep; a single run refuses them
-    overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
-    OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
+    saved = config(p, seed, **changed)
+    write_folder(folder, saved, table, spectra(p or -0.1, epochs))
+    overrides = [
+        "launcher=local",
+        "+launcher.jobs=2",  # of a sweep; a single run refuses these two
+        "method=simsiam",
+        f"p={p}",
+        f"seed={seed}",
+        "dataset.root=a b",
+    ]
+    OmegaConf.save(overrides, folder / ".hydra" / "overrides.yaml")
     if epochs:
         summary = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
         (folder / "summary.json").write_text(json.dumps(summary))
@@ -86,19 +93,21 @@ def run(
     epochs: int = 3,
     folder: Path = Path(),
     k: int = 8,
+    method: str = "simsiam",
+    filter: str | None = None,
     options: dict | None = None,
     **changed,
 ):
     """Return a run with some columns changed; ``p=None`` stands for the method's own predictor."""
-    names = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
     cfg = OmegaConf.create(config(p, seed))
-    for name, value in names.items():
-        cfg[name].name = value
+    cfg.method.name = method
+    cfg.filter.name = filter or cfg.filter.name
     for name, value in (options or {}).items():
         OmegaConf.update(cfg, name, value, force_add=True)
-    metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
+    table = columns(p, epochs)
     for name, values in changed.items():
-        metrics[name.replace("__", "/")] = np.array(values, dtype=float)
+        table[name.replace("__", "/")] = values
+    metrics = {name: np.array(values, dtype=float) for name, values in table.items()}
     return runs.RunFolder(folder, cfg, metrics, spectra(p or -0.1, epochs, k), {})
 
 
@@ -109,4 +118,8 @@ def settings(*members) -> list[Setting]:
 
 def seeds(p: float | None, knn: list[float], **changed):
     """Return runs of one setting, one seed for each final kNN accuracy."""
-    return [run(p, seed=s, val__knn_acc1=[50, 60, x], **changed) for s, x in enumerate(knn)]
+    members = []
+    for seed, accuracy in enumerate(knn):
+        column = [50, 60, accuracy]
+        members.append(run(p, seed, val__knn_acc1=column, **changed))
+    return members

@@ -7,8 +7,6 @@ tests run it in a process of its own (the fixture ``on_second_device``).
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -23,11 +21,11 @@ SETUP = "_setup_privateuseone_for_python_backend"  # in torch from 2.10.0 on, no
 COPIES = ("_to_copy", "copy_")
 FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")
 
-missing: set[torch.dtype] = set()  # dtypes that the device lacks
+missing = set()  # dtypes that the device lacks
 
 
 @contextlib.contextmanager
-def without_float64() -> Iterator[None]:
+def without_float64():
     """Make the device refuse float64, as Apple's does, and register this with the package."""
     missing.add(torch.float64)
     devices.WITHOUT_FLOAT64.add(NAME)
@@ -41,7 +39,6 @@ def without_float64() -> Iterator[None]:
 class OnDevice(torch.Tensor):
     """A tensor on the device; ``memory`` is a CPU tensor of the same shape and strides."""
 
-    memory: torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
@@ -87,7 +84,7 @@ class OnDevice(torch.Tensor):
         if name == "_to_copy" and to_host:
             return out
 
-        def on_device(x: torch.Tensor) -> OnDevice:
+        def on_device(x):
             if id(x) in inputs:  # an operator that works in place returns its input
                 return inputs[id(x)]
             return OnDevice(x)
@@ -132,7 +129,7 @@ def install(rank: int, size: int, folder: str) -> None:
         _library.impl(name, _factory(name), "PrivateUse1")
 
 
-def call(rank: int, size: int, function: Callable[..., Any], *arguments):
+def call(rank: int, size: int, function, *arguments):
     """Call the function, and copy the tensors that it returns to the host."""
     return tree_map_only(OnDevice, lambda x: x.detach().memory, function(*arguments))
 
@@ -140,21 +137,21 @@ def call(rank: int, size: int, function: Callable[..., Any], *arguments):
 _library = torch.library.Library("aten", "IMPL")
 
 
-def _empty(size, *, dtype=None, memory_format=None, **_) -> OnDevice:
+def _empty(size, *, dtype=None, memory_format=None, **_):
     layout = memory_format or torch.contiguous_format
     return OnDevice(torch.empty(size, dtype=dtype, device="cpu", memory_format=layout))
 
 
-def _empty_strided(size, stride, *, dtype=None, **_) -> OnDevice:
+def _empty_strided(size, stride, *, dtype=None, **_):
     return OnDevice(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
-def _factory(name: str) -> Callable[..., OnDevice]:
+def _factory(name: str):
     """Return an operator that fills a tensor on the host, since torch would resize an empty one."""
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
-    def create(*args, device=None, pin_memory=None, **options) -> OnDevice:
+    def create(*args, device=None, pin_memory=None, **options):
         return OnDevice(operator(*args, device="cpu", **options))
 
     return create

@@ -59,7 +59,8 @@ def batch(n: int = 16, views: int = 2, channels: int = 1, size: int = 8, small: 
     rng = torch.Generator().manual_seed(7)
     sides = [size] * views + [size // 2] * small
     crops = [torch.randn(n, channels, side, side, generator=rng) for side in sides]
-    return torch.arange(n), crops, torch.randint(10, (n,), generator=rng)
+    labels = torch.randint(10, (n,), generator=rng)
+    return torch.arange(n), crops, labels
 
 
 def loss_of(model, data) -> torch.Tensor:
@@ -70,5 +71,6 @@ def loss_of(model, data) -> torch.Tensor:
 def classifier_loss(model, data) -> torch.Tensor:
     """Compute the online classifier's loss of the two large views."""
     _, views, labels = data
-    losses = [cross_entropy(model.classifier(model.backbone(x)), labels) for x in views[:2]]
+    network = torch.nn.Sequential(model.backbone, model.classifier)
+    losses = [cross_entropy(network(view), labels) for view in views[:2]]
     return sum(losses) / 2

@@ -2,9 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -46,7 +44,7 @@ SILENT = {
 }
 
 
-def configure(*overrides: str) -> Any:
+def configure(*overrides: str):
     """Return the config of a quick run. An override replaces an earlier one of the same key."""
     chosen = {}
     for override in [*QUICK, *overrides]:
@@ -63,36 +61,36 @@ def small(method: str) -> list[str]:
     return options
 
 
-def run(folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()) -> dict:
+def run(folder: Path, *overrides: str, callbacks=()) -> dict:
     """Train a quick run in that folder."""
     return train(configure(*overrides), folder, callbacks, overrides)
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
+def rows(folder: Path) -> list[dict]:
     """Return the epochs of a run's table, without empty cells and the untrained network."""
     return [row for row in all_rows(folder) if row["epoch"]]
 
 
-def all_rows(folder: Path) -> list[dict[str, float]]:
+def all_rows(folder: Path) -> list[dict]:
     """Return all rows, including the untrained network's."""
     table = []
-    with open(folder / "metrics.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            table.append({name: float(text) for name, text in row.items() if text})
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    for row in csv.DictReader(lines):
+        table.append({name: float(text) for name, text in row.items() if text})
     return table
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
+def read_summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
 
 def files(folder: Path) -> set[str]:
     """Return the names of a run's files, without the lock."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
-    return {str(path.relative_to(folder)) for path in paths}
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return names - {".lock"}
 
 
-def checkpoint(folder: Path) -> dict[str, Any]:
+def checkpoint(folder: Path) -> dict:
     """Return the content of a run's last checkpoint."""
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 

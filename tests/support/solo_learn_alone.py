@@ -39,7 +39,8 @@ def batches(steps: int, side: int = 4) -> torch.utils.data.DataLoader:
     rng = torch.Generator().manual_seed(3)
     views = torch.randn(2, BATCH * steps, 3, side, side, generator=rng)
     labels = torch.randint(10, (BATCH * steps,), generator=rng)
-    images = [(i, [view[i] for view in views], label) for i, label in enumerate(labels)]
+    pairs = list(zip(*views))
+    images = list(zip(range(len(labels)), pairs, labels))
     return torch.utils.data.DataLoader(images, batch_size=BATCH)
 
 

@@ -69,10 +69,8 @@ def note(operator: str) -> None:
 
 def waits(func, args, kwargs: dict[str, Any]) -> bool:
     """Return whether the host waits in this call."""
-    on_device = []
-    for x in tree_leaves((args, kwargs)):
-        if isinstance(x, torch.Tensor):
-            on_device.append(_is_away(x.device))
+    leaves = tree_leaves((args, kwargs))
+    on_device = [_is_away(x.device) for x in leaves if isinstance(x, torch.Tensor)]
     name = func.overloadpacket.__name__
     if name == "_to_copy" and kwargs.get("device") is not None:
         is_moved = _is_away(torch.device(kwargs["device"])) != any(on_device)

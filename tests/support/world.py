@@ -4,10 +4,7 @@ import datetime
 import io
 import os
 import traceback
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import Any
+from multiprocessing.connection import wait
 
 import torch
 
@@ -24,24 +21,22 @@ class World:
     Each process first calls ``prepare(rank, size, folder)``, with a new folder for each start.
     """
 
-    def __init__(
-        self, size: int, prepare: Callable[..., None], make_folder: Callable[[str], Path]
-    ) -> None:
+    def __init__(self, size: int, prepare, make_folder) -> None:
         self.size = size
         self.prepare = prepare
         self.make_folder = make_folder
-        self.connections: list[Connection] = []
-        self.processes: list[Any] = []
+        self.connections = []
+        self.processes = []
 
-    def run(self, function: Callable[..., Any], *arguments) -> list[Any]:
+    def run(self, function, *arguments) -> list:
         """Return ``function(rank, size, *arguments)`` of each process; raise the first failure."""
         if not self.processes:
             self._start()
         for connection in self.connections:
             connection.send((function, arguments))
-        results: dict[Connection, Any] = {}
+        results = {}
         while len(results) < self.size:
-            for connection in wait(set(self.connections) - set(results)):
+            for connection in wait(set(self.connections) - results.keys()):
                 try:
                     failure, data = connection.recv()
                 except EOFError:
@@ -57,7 +52,7 @@ class World:
         folder = str(self.make_folder("world"))
         for rank in range(self.size):
             ours, theirs = processes.Pipe()
-            arguments = (rank, self.size, folder, self.prepare, theirs)
+            arguments = (self.prepare, rank, self.size, folder, theirs)
             process = processes.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -81,9 +76,7 @@ def join(rank: int, size: int, folder: str) -> None:
     )
 
 
-def _serve(
-    rank: int, size: int, folder: str, prepare: Callable[..., None], connection: Connection
-) -> None:
+def _serve(prepare, rank: int, size: int, folder: str, connection) -> None:
     torch.set_num_threads(1)
     prepare(rank, size, folder)
     while True:
@@ -93,7 +86,8 @@ def _serve(
             return
         try:
             data = io.BytesIO()
-            torch.save(function(rank, size, *arguments), data)
+            result = function(rank, size, *arguments)
+            torch.save(result, data)
             connection.send((None, data.getvalue()))
         except BaseException:
             connection.send((traceback.format_exc(), b""))

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,20 +28,15 @@ def write(
     p: float | None = None,
 ) -> Path:
     """Write a run with these spectra and the columns that diagnostics would derive from them."""
-    columns: dict[str, list[float]] = {
-        "epoch": [],
-        "erank/online": [],
-        "erank/gap": [],
-        "filter/monotonicity": [],
-        "filter/monotonicity_directional": [],
+    online, target, positive = map(torch.stack, zip(*epochs))
+    rising = [1.0] * len(epochs)
+    columns = {
+        "epoch": range(1, len(epochs) + 1),
+        "erank/online": [erank(lam) for lam in online],
+        "erank/gap": [erank(lam_z) - erank(lam) for lam_z, lam in zip(target, online)],
+        "filter/monotonicity": rising,
+        "filter/monotonicity_directional": rising,
     }
-    for epoch, (online, target, _) in enumerate(epochs, start=1):
-        columns["epoch"].append(epoch)
-        columns["erank/online"].append(erank(online))
-        columns["erank/gap"].append(erank(target) - erank(online))
-        columns["filter/monotonicity"].append(1.0)
-        columns["filter/monotonicity_directional"].append(1.0)
-    online, target, positive = (torch.stack(lam) for lam in zip(*epochs))
     spectra = {
         "lam_online": online.numpy(),
         "lam_projection": online.numpy(),
@@ -50,12 +44,17 @@ def write(
         "lam_positive": positive.numpy(),
         "filter_curve": torch.sqrt(online / target.clamp_min(1e-300)).numpy(),
     }
-    names = {"method": {"name": method, "kwargs": {}}, "filter": chosen or {"name": "none"}}
-    saved = config(p, 0, max_epochs=len(epochs), **names)
+    saved = config(
+        p,
+        seed=0,
+        method={"name": method, "kwargs": {}},
+        filter=chosen or {"name": "none"},
+        max_epochs=len(epochs),
+    )
     return write_folder(folder, saved, columns, spectra)
 
 
-def config(p: float | None, seed: int, dataset: str = "digits", **changed: Any) -> dict[str, Any]:
+def config(p: float | None, seed: int, dataset: str = "digits", **changed) -> dict:
     """Return the config of a run with some entries changed."""
     return {
         "method": {"name": "simsiam"},
@@ -73,20 +72,20 @@ def config(p: float | None, seed: int, dataset: str = "digits", **changed: Any) 
 
 def write_folder(
     folder: Path,
-    config: Mapping[str, Any],
-    columns: Mapping[str, Sequence[Any]],
+    config: dict,
+    columns: Mapping[str, Sequence],
     spectra: Mapping[str, np.ndarray],
 ) -> Path:
     """Write a run's config, and one epoch for each row of the columns and arrays."""
     (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(dict(config)), folder / ".hydra" / "config.yaml")
+    OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
     if columns["epoch"]:
         with open(folder / "metrics.csv", "w", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(columns)
             table.writerows(zip(*columns.values()))
-    if spectra:
-        for row, epoch in enumerate(columns["epoch"]):
+    for row, epoch in enumerate(columns["epoch"]):
+        if spectra:
             arrays = {name: array[row] for name, array in spectra.items()}
             spectra_files.write(folder, epoch, arrays)
     return folder

@@ -24,7 +24,7 @@ def make_module(package=pl):
     """Return a user's module of that package, which logs a validation accuracy."""
 
     class Mine(package.LightningModule):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             for name, part in SimSiam().named_children():
                 setattr(self, name, part)
@@ -58,7 +58,7 @@ def fit_watched(folder, *callbacks, **options):
     fit(make_module(), watch, *callbacks, **options)
 
 
-def epochs_in(folder) -> list[float]:
+def epochs_in(folder):
     return [row["epoch"] for row in rows(folder)]
 
 
@@ -150,23 +150,10 @@ def test_the_loss_is_the_mean_of_the_steps(tmp_path, accumulated, is_logged):
     assert rows(tmp_path)[0]["train/loss"] == 9.5
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(batches(8))
-
-
-def test_steps_of_data_without_a_length_are_spaced_by_the_epoch_before(tmp_path):
-    callback = WatchCallback(tmp_path, max_rows=60)
-    fit(make_module(), callback, data=Stream())
-    first, second = rows(tmp_path)
-    # lr=0, so the epochs differ in their steps alone: 0, 1, 2 of the first, 0, 3, 6 of the second.
-    assert first["erank/online"] != second["erank/online"]
-
-
 class Bare(pl.LightningModule):
     """A module without a part of a known name, which may return its outputs."""
 
-    def __init__(self, returns_outputs: bool = False) -> None:
+    def __init__(self, returns_outputs):
         super().__init__()
         torch.manual_seed(0)
         self.net = nn.Linear(DIM, 8)
@@ -183,15 +170,25 @@ class Bare(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
+class Stream(IterableDataset):
+    """Data without a length."""
+
+    def __iter__(self):
+        return iter(batches())
+
+
 @pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "rows"}])
 def test_outputs_may_be_returned_from_a_step(tmp_path, options):
+    def scalars(name, returns_outputs, **options):
+        watch = WatchCallback(tmp_path / name, **options)
+        fit(Bare(returns_outputs), watch, data=Stream())
+        return rows(tmp_path / name)
+
     with pytest.raises(UserError, match="training_step"):
-        fit(Bare(), WatchCallback(tmp_path / "refused"))
-    fit(Bare(), WatchCallback(tmp_path / "named", online="net", **options))
-    fit(Bare(returns_outputs=True), WatchCallback(tmp_path / "returned", **options))
-    assert rows(tmp_path / "returned") == rows(tmp_path / "named")
-    fit(Bare(returns_outputs=True), WatchCallback(tmp_path / "default"))
-    assert rows(tmp_path / "returned") != rows(tmp_path / "default")
+        scalars("refused", False)
+    expected = scalars("named", False, online="net", **options)
+    assert scalars("returned", True, **options) == expected
+    assert scalars("default", True) != expected
 
 
 @pytest.mark.parametrize("method", ["byol", "dino", "deepclusterv2"])
