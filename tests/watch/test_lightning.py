@@ -81,7 +81,8 @@ def test_one_callback_measures_writes_and_logs(name, tmp_path):
     written = [first["erank/online"], second["erank/online"]]
     assert logged == pytest.approx(written, rel=1e-6)
     run = runs.load(tmp_path)
-    assert (run.method, run.config.max_epochs, run.missing) == ("Mine", 2, ())
+    assert run.method == "Mine"
+    assert run.missing == (), "all epochs of the Trainer"
 
 
 def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(tmp_path):
