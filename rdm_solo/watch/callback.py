@@ -55,7 +55,9 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
         if self.watch is None:
             return
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        loss = outputs
+        if isinstance(outputs, Mapping):
+            loss = outputs.get("loss")
         if loss is not None and pl_module.automatic_optimization:
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
         self.watch.step(loss, outputs)
@@ -68,7 +70,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if watch is None:
             return
         earlier_kinds = watch.collapsed
-        row = watch.end_epoch(**self._logged_scalars(trainer, watch))
+        scalars = self._logged_scalars(trainer, watch)
+        row = watch.end_epoch(**scalars)
         for name, value in row.items():
             if name not in USER_SCALARS:
                 pl_module.log(name, value, sync_dist=True)
@@ -85,8 +88,9 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             is_stale = name.startswith("val/") and not self._validated
             # A logged loss may be the last step's, not the epoch's mean.
             is_known = name == "train/loss" and watch.loss_count > 0
-            if name in trainer.callback_metrics and not is_stale and not is_known:
-                scalars[name] = float(trainer.callback_metrics[name])
+            value = trainer.callback_metrics.get(name)
+            if value is not None and not is_stale and not is_known:
+                scalars[name] = float(value)
         self._validated = False
         return scalars
 

@@ -217,9 +217,11 @@ class Watch:
             raise UserError(
                 f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
             )
-        user_scalars = broadcast_object(_user_scalars(scalars))
+        user_scalars = _user_scalars(scalars)
+        user_scalars = broadcast_object(user_scalars)
         row = self.recorder.end_epoch(self.epoch)
-        losses, counts = zip(*gather_objects((float(self._loss), self.loss_count)))
+        loss_and_count = float(self._loss), self.loss_count
+        losses, counts = zip(*gather_objects(loss_and_count))
         if any(counts):
             row.scalars["train/loss"] = sum(losses) / sum(counts)
         row.scalars |= user_scalars

@@ -53,7 +53,9 @@ class WatchFolder:
 
     @property
     def last_epoch(self) -> int:
-        return int(self.rows[-1]["epoch"]) if self.rows else 0
+        if not self.rows:
+            return 0
+        return int(self.rows[-1]["epoch"])
 
     def _open(self, config: Mapping[str, Any], resume: bool | int) -> None:
         folder = self.folder
