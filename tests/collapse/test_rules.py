@@ -133,9 +133,10 @@ AT_30 = [80.6, 77.8, 81.1, 88.1, 87.5], [10.0, 25.8, 31.7, 48.9, 51.4]
     [
         (*AT_1E4, {DESTROYED}),
         (*AT_30, set()),  # a high rate that trains well
-        # kNN in the first and last epoch only, never, and without labels.
+        # kNN in the first and last epoch only, never, from the second epoch on, and without labels.
         ([76.7, NAN, NAN, NAN, 16.9], AT_1E4[1], {DESTROYED}),
         (NEVER, AT_1E4[1], {DESTROYED}),
+        ([NAN, 80, 20], NEVER, {DESTROYED}),
         (NEVER, NEVER, set()),
         # Chance, 10 %, is judged in two epochs after the warm-up.
         (NEVER, [12.0, 12.0, 10.0], set()),
