@@ -182,9 +182,13 @@ def test_a_drop_of_the_accuracy_is_measured_from_chance(best, last, chance, kind
 def test_the_gap_is_the_logarithm_of_a_ratio_of_ranks(online, target, expected):
     """A branch whose outputs are all zero has rank 0, and the ratio is undefined."""
     row = {"erank/online": online, "erank/gap": target - online}
-    epoch = MeasuredEpoch.read(row, 1, classes=1)
+    epoch = MeasuredEpoch.read(row, 1)
     assert epoch.gap == pytest.approx(expected, nan_ok=True)
-    assert epoch.chance == 0, "one class has no chance level"
+
+
+@pytest.mark.parametrize(("classes", "chance"), [(None, 0), (1, 0), (2, 50)])
+def test_chance_needs_two_classes(classes, chance):
+    assert MeasuredEpoch.read({}, 1, classes=classes).chance == chance
 
 
 def test_only_a_destroyed_encoder_is_a_warning():
