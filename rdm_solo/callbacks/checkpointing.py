@@ -54,6 +54,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
             set_random_state(states[rank()])
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.fast_dev_run:  # a single batch must not count as an epoch when a run is resumed
+            return
         epoch = trainer.current_epoch + 1
         paths = []
         scalars = epoch_row(trainer, epoch).scalars

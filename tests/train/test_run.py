@@ -123,6 +123,11 @@ def test_nothing_else_is_written(finished):
     }
 
 
+def test_a_fast_dev_run_leaves_nothing_to_resume(tmp_path):
+    run(tmp_path, "+trainer.fast_dev_run=true")
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
 def test_another_seed_gives_other_metrics(finished, tmp_path):
     """The exact resume of runs shows that one seed gives the same metrics."""
     folder, _ = finished
