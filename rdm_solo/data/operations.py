@@ -7,7 +7,6 @@ Images ``x`` are floats in [0, 1] of shape ``(n, C, H, W)`` on any device. Param
 CPU. On a CPU, a sample's result has the same bits in every batch.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -46,25 +45,27 @@ def crop_boxes(
     shares = between(*scale, u[:, :TRIES])
     areas = height * width * shares
     log_low, log_high = map(math.log, ratio)
-    log_aspects = between(log_low, log_high, u[:, TRIES : 2 * TRIES])
+    u_aspects = u[:, TRIES : 2 * TRIES]
+    log_aspects = between(log_low, log_high, u_aspects)
     aspects = log_aspects.exp()
-    h = (areas / aspects).sqrt().round()
-    w = (areas * aspects).sqrt().round()
-    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
+    squares = torch.stack((areas / aspects, areas * aspects), 2)
+    sizes = squares.sqrt().round()  # heights and widths, (n, TRIES, 2)
+    image = torch.tensor([height, width])
+    fits = (sizes > 0) & (sizes <= image)
+    fits = fits.all(2)
     # argmax returns the first of equal values, so the first box that fits.
-    first = fits.byte().argmax(1, keepdim=True)
-    h = h.gather(1, first)
-    w = w.gather(1, first)
-    top = u[:, TOP, None] * (height - h + 1)
-    left = u[:, LEFT, None] * (width - w + 1)
-    boxes = torch.cat((top, left, h, w), 1)
+    first = fits.byte().argmax(1)
+    size = sizes[torch.arange(len(u)), first]
+    places = image - size + 1  # of the top left corner
+    corner = u[:, TOP : LEFT + 1] * places
+    boxes = torch.cat((corner, size), 1)
 
     # torchvision's fallback after ten tries.
-    largest_h = min(height, round(width / ratio[0]))
-    largest_w = min(width, round(height * ratio[1]))
-    central_top = (height - largest_h) // 2
-    central_left = (width - largest_w) // 2
-    central = torch.tensor([central_top, central_left, largest_h, largest_w])
+    largest_height = min(height, round(width / ratio[0]))
+    largest_width = min(width, round(height * ratio[1]))
+    largest = torch.tensor([largest_height, largest_width])
+    central_corner = (image - largest) // 2
+    central = torch.cat((central_corner, largest))
     any_fits = fits.any(1, keepdim=True)
     return torch.where(any_fits, boxes.long(), central)
 
@@ -86,32 +87,36 @@ def crop_resize(
     tensor([[[[ 5.,  6.],
               [ 9., 10.]]]])
     """
-    if max(x.shape[2:]) > size:
+    rows, columns = x.shape[2:]
+    if max(rows, columns) > size:
         # Weighted means of rows and of columns. TF32 and autocast leave float64 as it is.
-        boxes = boxes.double()[..., None, None, None]
-        boxes = boxes.to(x.device, non_blocking=True)
+        pixels = x.double()
+        boxes = match(pixels, boxes)
+        boxes = boxes[..., None, None, None]
         top, left, height, width = boxes.unbind(1)
-        row_weights = _triangles(top, height, size, x.shape[2])
-        column_weights = _triangles(left, width, size, x.shape[3])
-        resized = row_weights @ x.double() @ column_weights.mT
+        row_weights = _triangles(top, height, size, rows)
+        column_weights = _triangles(left, width, size, columns)
+        resized = row_weights @ pixels @ column_weights.mT
         x = resized.to(x.dtype)
-        return x if angle is None else rotate(x, angle)
+        if angle is not None:
+            x = rotate(x, angle)
+        return x
 
     # One resampling does all three. Offsets are from the view's centre, in pixels of the view.
-    offsets = torch.arange(size, device=x.device, dtype=x.dtype)
-    offsets = offsets - (size - 1) / 2
-    dx = offsets[None, None]
-    dy = offsets[None, :, None]
+    dx = torch.arange(size, device=x.device, dtype=x.dtype)
+    dx = dx - (size - 1) / 2
+    dy = dx[:, None]
     if angle is not None:
-        cos = match(x, angle.cos())[:, None, None]
-        sin = match(x, angle.sin())[:, None, None]
+        turn = torch.stack((angle.cos(), angle.sin()))
+        cos, sin = match(x, turn)[..., None, None]
         rotated_dx = dx * cos - dy * sin
         dy = dx * sin + dy * cos
         dx = rotated_dx
-    boxes = match(x, boxes)[..., None, None]
+    boxes = match(x, boxes)
+    boxes = boxes[..., None, None]
     top, left, height, width = boxes.unbind(1)
-    across = _grid_coordinates(dx, left, width, size, x.shape[3])
-    down = _grid_coordinates(dy, top, height, size, x.shape[2])
+    across = _grid_coordinates(dx, left, width, size, columns)
+    down = _grid_coordinates(dy, top, height, size, rows)
     across = across.expand(-1, size, size)
     down = down.expand(-1, size, size)
     grid = torch.stack((across, down), dim=-1)
@@ -125,7 +130,6 @@ def rotate(x: Tensor, angle: Tensor) -> Tensor:
     """
     size = x.shape[3]
     boxes = torch.tensor([[0, 0, size, size]])
-    boxes = boxes.expand(len(x), 4)
     return crop_resize(x, boxes, size, angle)
 
 
@@ -142,7 +146,8 @@ def _grid_coordinates(
     # Beyond the centres of the outermost pixels, resampling would mix in pixels outside the box.
     first = start + 0.5
     last = start + length - 0.5
-    pixel = pixel.maximum(first).minimum(last)
+    pixel = pixel.maximum(first)
+    pixel = pixel.minimum(last)
     return pixel * (2 / side) - 1
 
 
@@ -162,7 +167,8 @@ def _triangles(
     offsets = torch.arange(size, device=start.device) + 0.5
     centres = start + stride * offsets[:, None]
     pixels = torch.arange(side, device=start.device) + 0.5
-    distances = (pixels - centres).abs()
+    distances = pixels - centres
+    distances = distances.abs()
     weights = 1 - distances / stride.clamp_min(1)
     weights = weights.clamp_min(0)
     weights = weights * (pixels > start)
@@ -203,40 +209,44 @@ def luma(x: Tensor) -> Tensor:
     >>> luma(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)).item()  # doctest: +ELLIPSIS
     0.298...
     """
-    red, green, blue = x[:, 0:1], x[:, 1:2], x[:, 2:3]
-    return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue)
+    red, green, blue = torch.split(x, 1, dim=1)
+    grey = 0.2989 * red
+    grey.add_(0.587 * green)
+    return grey.add_(0.114 * blue)
 
 
-def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
-    """Change brightness (0), contrast (1) or saturation (2) per sample, **in place**.
+def _blend(
+    x: Tensor,
+    factor: Tensor,
+    mean_share: Tensor,
+    grey_share: Tensor,
+) -> Tensor:
+    """Change brightness, contrast or saturation per sample, **in place**.
 
     ``adjust_brightness``, ``adjust_contrast`` and ``adjust_saturation`` are all
     ``clamp(factor * x + (1 - factor) * reference, 0, 1)``. The reference is black, the image's mean
-    grey value, or its grey version. ``operation`` and ``factor`` are ``(n,)``.
-
-    >>> x = torch.full((2, 3, 1, 1), 0.5)
-    >>> blend(x, torch.tensor([0, 1]), torch.tensor([1.5, 1.5]))[:, 0, 0, 0]
-    tensor([0.7500, 0.5000])
+    grey value, or its grey version. ``mean_share`` is ``1 - factor`` where contrast changes and 0
+    elsewhere, and ``grey_share`` is ``1 - factor`` where saturation changes.
     """
-    factor = match(x, factor).view(-1, 1, 1, 1)
-    contrast = match(x, operation == CONTRAST).view(-1, 1, 1, 1)
-    saturation = match(x, operation == SATURATION).view(-1, 1, 1, 1)
     grey = x
     if x.shape[1] == 3:
         grey = luma(x)
     # In float64, so that the bits of a sample's mean do not depend on its batch.
     total = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
-    mean = (total / grey[0].numel()).to(x.dtype)
-    rest = 1 - factor
-    reference = grey * (rest * saturation)
-    reference.add_(mean * (rest * contrast))
-    return x.mul_(factor).add_(reference).clamp_(0, 1)
+    mean = total / grey[0].numel()
+    mean = mean.to(x.dtype)
+    reference = grey * grey_share
+    reference.add_(mean * mean_share)
+    x.mul_(factor)
+    x.add_(reference)
+    return x.clamp_(0, 1)
 
 
 def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue of RGB images by ``shift`` (``(n,)``, in turns), per sample and **in place**.
 
-    As in ``adjust_hue``, the largest and the smallest channel value stay the same.
+    As in ``adjust_hue``, the largest and the smallest channel value stay the same. ``shift`` is on
+    the device of ``x``.
 
     >>> shift_hue(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1), torch.tensor([1 / 3])).flatten()
     tensor([0., 1., 0.])
@@ -259,9 +269,10 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     hue.div_(delta.clamp_min(1e-30))
     hue.add_(1)
     hue.copysign_(green - blue)
-    sixths = 6 * match(x, shift)
+    sixths = 6 * shift
     hue.add_(sixths[:, None, None])
-    turns = (hue / 6).floor_()
+    turns = hue / 6
+    turns.floor_()
     hue.sub_(6 * turns)
 
     # A channel is at the top within one sixth of its own hue and at the bottom from two sixths on.
@@ -291,30 +302,42 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     tensor([[0.0000, 0.6000],
             [0.0000, 0.5000]])
     """
+    blends_per_sample = 2
     rgb = x.shape[1] == 3
-    operations = [BRIGHTNESS, CONTRAST]
     if rgb:
-        operations.append(SATURATION)
-    is_blend = torch.isin(order, torch.tensor(operations))
+        blends_per_sample = 3
     # All samples take their first blend together, then their second, and so on, since one formula
     # covers the three. The costly hue shift comes before the first blend of some samples and after
     # the third of others. Sorted by that number, samples that shift at the same time are a slice.
-    is_hue = order == HUE
-    blends_before_hue = (is_blend.cumsum(1) * is_hue).sum(1)
-    by_stage = blends_before_hue.argsort(stable=True)
-    ends = blends_before_hue.bincount(minlength=len(operations) + 1).cumsum(0)
-    blends = order[is_blend].view(-1, len(operations))[by_stage]
-    factors = factors[by_stage]
+    stage_of_hue = order.argmax(1)  # HUE is the largest number
+    by_stage = stage_of_hue.argsort(stable=True)
+    ends = stage_of_hue.bincount(minlength=4).cumsum(0)
+    order = order[by_stage]
+    factors = factors[by_stage].to(x.dtype)
     shifts_hue = rgb and bool(factors[:, HUE].any())
+    shifts = match(x, factors[:, HUE])
+
+    blends = order[order < blends_per_sample]
+    blends = blends.view(-1, blends_per_sample)
+    factor = factors.gather(1, blends)
+    rest = 1 - factor
+    mean_share = rest * (blends == CONTRAST)
+    grey_share = rest * (blends == SATURATION)
+    shares = torch.stack((factor, mean_share, grey_share), dim=1)
+    shares = match(x, shares)
+    shares = shares[..., None, None, None]
+
     indices = by_stage.to(x.device, non_blocking=True)
     x = x.index_select(0, indices)
-    for stage, (low, high) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+    low = 0
+    for stage, high in enumerate(ends.tolist()):
         if shifts_hue and low < high:
-            shift_hue(x[low:high], factors[low:high, HUE])
-        if stage < len(operations):
-            operation = blends[:, stage]
-            factor = factors.gather(1, operation[:, None])
-            blend(x, operation, factor[:, 0])
+            rows = slice(low, high)
+            shift_hue(x[rows], shifts[rows])
+        if stage < blends_per_sample:
+            stage_shares = shares[:, :, stage]
+            _blend(x, *stage_shares.unbind(1))
+        low = high
     return torch.empty_like(x).index_copy_(0, indices, x)
 
 
@@ -330,24 +353,27 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """
     # A row of weights is one half of a kernel, from its centre to the distance ``radius``.
     distances = torch.arange(radius + 1, dtype=torch.float64)
-    scaled = distances / sigma.double()[:, None]
+    sigma = sigma.double()[:, None]
+    scaled = distances / sigma
     weights = (-0.5 * scaled**2).exp()
     total = 2 * weights.sum(1, keepdim=True) - 1
     # Weights below float32's resolution are left out.
-    weights = weights * (weights > 1e-8) / total
-    weights = match(x, weights)[..., None, None, None]
+    weights = weights * (weights > 1e-8)
+    weights = match(x, weights / total)
+    weights = weights[..., None, None, None]
+    centre, *others = weights.unbind(1)
 
     left_and_right = (radius, radius, 0, 0)
     above_and_below = (0, 0, radius, radius)
     for axis, margins in ((3, left_and_right), (2, above_and_below)):
         side = x.shape[axis]
         padded = F.pad(x, margins, mode="reflect")
-        x = x * weights[:, 0]
-        for k in range(1, radius + 1):
-            before = padded.narrow(axis, radius - k, side)
-            after = padded.narrow(axis, radius + k, side)
+        x = x * centre
+        for distance, weight in enumerate(others, start=1):
+            before = padded.narrow(axis, radius - distance, side)
+            after = padded.narrow(axis, radius + distance, side)
             both_sides = before + after
-            both_sides.mul_(weights[:, k])
+            both_sides.mul_(weight)
             x += both_sides
     return x
 
