@@ -4,6 +4,7 @@ The models have their own training step and optimiser, as in a run.
 """
 
 import statistics
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,6 @@ from rdm_solo.cli import arguments
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.methods.solo_learn import add_sinkhorn
 
 # Pairs of a method and a filter; a method without one stands alone.
 CONTESTANTS: list[tuple[str, str]] = []
@@ -37,7 +37,9 @@ class Step:
         backbone = self.cfg.backbone
         self.model = methods.build(self.cfg).to(device).train()
         methods.prepare(self.model, backbone.channels_last, backbone.compile)
-        add_sinkhorn(self.model)
+        if hasattr(self.model, "sk_iters"):  # solo-learn adds it when training starts
+            sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
+            self.model.sk = sinkhorn(self.model.sk_iters, self.model.sk_epsilon)
         self.model.log = self.model.log_dict = lambda *args, **kwargs: None  # there is no Trainer
         groups = self.model.learnable_params
         self.optimizer = optimizers.configure(groups, self.cfg, steps=1000)["optimizer"]

@@ -237,14 +237,6 @@ def register(methods: Mapping[str, Any]) -> None:
     TABLE.update(methods)
 
 
-def add_sinkhorn(model: Any) -> Any:
-    """Add SwAV's Sinkhorn (``model.sk``), which solo-learn adds when training starts."""
-    if hasattr(model, "sk_iters"):
-        sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
-        model.sk = sinkhorn(model.sk_iters, model.sk_epsilon, 1)
-    return model
-
-
 def check_backbone(name: str) -> None:
     """Raise UserError for an unknown backbone, and suggest the nearest one."""
     if not name.startswith(TIMM):

@@ -2,18 +2,19 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 from support import small_runs
+from support.small_methods import with_sinkhorn
 from support.small_runs import SMALL, configure
 
 from rdm_solo import methods, runs
 from rdm_solo.data import loader
 from rdm_solo.evaluate import figure5, finished_run
-from rdm_solo.methods import solo_learn
 from rdm_solo.train import training_data
 
 ROWS = 96  # three batches of two views of 16 images; an epoch has four
@@ -104,9 +105,8 @@ def test_sinkhorn_is_the_plain_iteration_and_solo_learns(iterations):
     expected = plain_sinkhorn(logits, 0.05, iterations)
     torch.testing.assert_close(q, expected, rtol=0, atol=1e-13)
     if iterations:
-        options = {"sk_iters": iterations, "sk_epsilon": 0.05}
-        swav = type("Swav", (), options)
-        assignment = solo_learn.add_sinkhorn(swav).sk(logits).double()
+        swav = with_sinkhorn(SimpleNamespace(sk_iters=iterations, sk_epsilon=0.05))
+        assignment = swav.sk(logits).double()
         torch.testing.assert_close(q, assignment, rtol=0, atol=5e-6)  # float32; 5e-7 measured
     large = figure5.sinkhorn(900 * torch.eye(2), 0.05, iterations)
     assert large.isfinite().all()

@@ -40,9 +40,7 @@ def unit_projections(model, data):
 
 
 def make_swav(*options):
-    model = make("method=swav", "method.kwargs.num_prototypes=24", *options)
-    solo_learn.add_sinkhorn(model)
-    return model
+    return make("method=swav", "method.kwargs.num_prototypes=24", *options)
 
 
 def sinkhorn(logits):
@@ -156,8 +154,6 @@ def test_symmetric_branches_are_one(method):
 )
 def test_solo_learns_own_methods_are_recorded(name):
     model = foreign(name)
-    if name == "swav":
-        solo_learn.add_sinkhorn(model)
     if hasattr(model, "momentum_projector"):  # initially a copy of the online projector
         nn.init.normal_(model.momentum_projector[-1].weight)
     if METHODS[name].neighbours:

@@ -1,5 +1,6 @@
 """Small models of every method, and a batch for each."""
 
+import sys
 from pathlib import Path
 
 import torch
@@ -32,7 +33,15 @@ def configure(*overrides: str, crops: tuple[int, int] = (2, 0)):
 
 def make(*overrides: str, crops: tuple[int, int] = (2, 0)):
     torch.manual_seed(0)
-    return methods.build(configure(*overrides, crops=crops))
+    return with_sinkhorn(methods.build(configure(*overrides, crops=crops)))
+
+
+def with_sinkhorn(model):
+    """Add SwAV's Sinkhorn, which solo-learn adds when training starts."""
+    if hasattr(model, "sk_iters"):
+        sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
+        model.sk = sinkhorn(model.sk_iters, model.sk_epsilon)
+    return model
 
 
 def foreign(name: str):
@@ -44,9 +53,12 @@ def foreign(name: str):
         if cfg.method.kwargs.get(option):
             cfg.method.kwargs[option] = size
     torch.manual_seed(0)
+    method_class = solo_learn.TABLE[name]
     if solo_learn.CURRENT:
-        return solo_learn.TABLE[name](solo_learn.current_config(cfg))
-    return solo_learn.TABLE[name](**solo_learn.legacy_arguments(cfg))
+        model = method_class(solo_learn.current_config(cfg))
+    else:
+        model = method_class(**solo_learn.legacy_arguments(cfg))
+    return with_sinkhorn(model)
 
 
 def load(path: Path, spec: weight_files.Spec | None = None) -> torch.nn.Module:

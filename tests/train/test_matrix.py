@@ -8,8 +8,6 @@ import torch
 from support.small_methods import FILTERS, batch, loss_of, make
 from support.small_runs import WITHOUT_PREDICTOR, checkpoint, rows, run
 
-from rdm_solo.methods import solo_learn
-
 TINY = [
     *WITHOUT_PREDICTOR,
     "dataset.num_train=32",
@@ -89,8 +87,6 @@ def test_two_processes(worlds, tmp_path):
 def test_float16_gives_finite_gradients(setting):
     """Use autocast and a scaled loss, as Lightning does on GPUs alone."""
     model = make(*setting.split())
-    if "swav" in setting:
-        solo_learn.add_sinkhorn(model)
     with torch.autocast("cpu", dtype=torch.float16):
         loss = loss_of(model, batch(16))
     assert loss.isfinite()
