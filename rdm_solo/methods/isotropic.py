@@ -24,14 +24,21 @@ def iterative_whitening(x: Tensor, steps: int) -> Tensor:
     tensor([[1., 0.],
             [0., 1.]])
     """
+    n, k = x.shape
     centred = x - x.mean(0)
-    covariance = centred.mT @ centred / (len(x) - 1)
+    gram = centred.mT @ centred
+    covariance = gram / (n - 1)
+    trace = covariance.trace()
     tiny = torch.finfo(x.dtype).tiny
-    trace = covariance.trace().clamp_min(tiny)  # zero if all rows are equal
-    P = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    trace = trace.clamp_min(tiny)  # zero if all rows are equal
+    P = torch.eye(k, dtype=x.dtype, device=x.device)
     for _ in range(steps):
-        P = (3 * P - P @ P @ P @ (covariance / trace)) / 2
-    return centred @ P * trace.rsqrt()
+        triple = 3 * P
+        cube = P @ P @ P
+        share = covariance / trace
+        P = (triple - cube @ share) / 2
+    whitened = centred @ P
+    return whitened * trace.rsqrt()
 
 
 def intl_loss(views: list[Tensor], steps: int, weight: float) -> Tensor:
@@ -42,15 +49,21 @@ def intl_loss(views: list[Tensor], steps: int, weight: float) -> Tensor:
     are more rows than columns, otherwise rows (d = N), as in the authors' code.
     """
     n, k = views[0].shape
+    d = min(n, k)
     output_dim = 1
+    z1, z2 = views
     if n <= k:
-        views = [z.mT for z in views]
+        z1 = z1.mT
+        z2 = z2.mT
         output_dim = 0
-    x1, x2 = (iterative_whitening(z, steps) for z in views)
-    trace_loss = (x1.var(0) - 1).square().sum() + (x2.var(0) - 1).square().sum()
+    x1 = iterative_whitening(z1, steps)
+    x2 = iterative_whitening(z2, steps)
+    error1 = x1.var(0) - 1
+    error2 = x2.var(0) - 1
+    trace_loss = error1.square().sum() + error2.square().sum()
+    trace_weight = weight * max(0.0, math.log2(d) - 3)
     cosine = cosine_similarity(x1, x2, dim=output_dim)
     alignment = 2 - 2 * cosine.mean()
-    trace_weight = weight * max(0.0, math.log2(min(n, k)) - 3)
     return alignment + trace_weight * trace_loss
 
 
@@ -63,17 +76,21 @@ def lejepa_loss(views: list[Tensor], weight: float, slices: int, seed: int) -> T
     """
     mean = torch.stack(views).mean(0)
     n, k = mean.shape
-    axes = directions(k, slices, seed).to(mean.device)
+    axes = directions(k, slices, seed)
+    axes = axes.to(mean.device)
     valid = mean.new_ones(n, dtype=torch.bool)
+    count = valid.sum()
     distances = []
     statistics = []
     for z in views:
-        distances.append((z - mean).square().mean())
+        error = z - mean
+        distances.append(error.square().mean())
         waves = wave_sums(z, axes, valid)
-        statistics.append(epps_pulley_statistic(waves, valid.sum()))
+        statistic = epps_pulley_statistic(waves, count)
+        statistics.append(statistic)
     prediction = torch.stack(distances).mean()
-    sigreg = torch.stack(statistics).mean().float()
-    return (1 - weight) * prediction + weight * sigreg
+    sigreg = torch.stack(statistics).mean()
+    return (1 - weight) * prediction + weight * sigreg.float()
 
 
 def gathered(views: list[Tensor]) -> list[Tensor]:
@@ -87,12 +104,16 @@ class INTL(Standalone):
     """Iterative whitening with trace loss (Weng et al., ICLR 2024)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:
-        return intl_loss(gathered(views), self.options["steps"], self.options["trace_weight"])
+        steps = self.options["steps"]
+        weight = self.options["trace_weight"]
+        return intl_loss(gathered(views), steps, weight)
 
 
 class LeJEPA(Standalone):
     """Prediction of the mean view, and SIGReg (Balestriero and LeCun, 2025)."""
 
     def compare(self, views: list[Tensor]) -> Tensor:
-        weight, slices = self.options["sigreg_weight"], self.options["slices"]
-        return lejepa_loss(gathered(views), weight, slices, seed=self.global_step)
+        weight = self.options["sigreg_weight"]
+        slices = self.options["slices"]
+        views = gathered(views)
+        return lejepa_loss(views, weight, slices, seed=self.global_step)

@@ -25,14 +25,17 @@ class Float32Linear(nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        device = x.device.type
+        with torch.autocast(device, enabled=False):
             return super().forward(x.float())
 
 
 def use_float32(projector: nn.Sequential) -> None:
     """Take the projector's last linear layer out of autocast; its parameters stay the same."""
-    linear = [layer for layer in projector if isinstance(layer, nn.Linear)]
-    linear[-1].__class__ = Float32Linear  # keeps its parameters and their names in state dicts
+    for layer in projector:
+        if isinstance(layer, nn.Linear):
+            last = layer
+    last.__class__ = Float32Linear  # keeps its parameters and their names in state dicts
 
 
 class _Filtered:
@@ -49,7 +52,8 @@ class _Filtered:
         spectral = self.chosen.modules(cfg.max_epochs)
         self.target_head = spectral.get("target", nn.Identity())
         if self.chosen.linear:
-            width = self.predictor[0].in_features
+            first_layer = self.predictor[0]
+            width = first_layer.in_features
             self.predictor = nn.Linear(width, width, bias=False)
         elif not self.chosen.unchanged:
             self.predictor = spectral.get("online", nn.Identity())
@@ -86,42 +90,54 @@ class FilteredSimSiam(_Filtered):
         self.compare = LOSSES[loss]
         if self.chosen.linear:
             self.projector = self.projector[:-1]
-            self.projector[-1].bias.requires_grad = True  # the removed BN cancelled the bias
-        if isinstance(self.target_head, SpectralFilter):
-            self.target_head.has_gradient = self.stopped != "target"
+            last_layer = self.projector[-1]
+            last_layer.bias.requires_grad = True  # the removed BN cancelled the bias
+        head = self.target_head
+        if isinstance(head, SpectralFilter):
+            head.has_gradient = self.stopped != "target"
 
     def branches(self, feats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the projection, the online output p and the target of one view."""
-        online = target = self.projector(feats)
+        online = self.projector(feats)
+        target = online
         if self.stopped == "online":
             online = online.detach()
         if self.stopped == "target":
             target = target.detach()
-        return online, self.predictor(online), self.target_head(target)
+        p = self.predictor(online)
+        target = self.target_head(target)
+        return online, p, target
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Return features only; solo-learn's forward would run the heads twice in a step."""
-        return solo_learn.TABLE["base"].forward(self, X)
+        base = solo_learn.TABLE["base"]
+        return base.forward(self, X)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Replace solo-learn's step, which uses the unfiltered projection as the target."""
-        out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
+        base = solo_learn.TABLE["base"]
+        out = base.training_step(self, batch, batch_idx)
         feats1, feats2 = out["feats"]
         z1, p1, target1 = self.branches(feats1)
         z2, p2, target2 = self.branches(feats2)
-        loss = self.compare(z1, p1, target2) / 2 + self.compare(z2, p2, target1) / 2
+        loss1 = self.compare(z1, p1, target2)
+        loss2 = self.compare(z2, p2, target1)
+        loss = loss1 / 2 + loss2 / 2
         self.log("train_neg_cos_sim", loss, on_epoch=True, sync_dist=True)
         return loss + out["loss"]  # of the online classifier
 
 
 def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     """Return minus the mean cosine of online output and target."""
-    return -cosine_similarity(p, target, dim=-1).mean()
+    cosine = cosine_similarity(p, target, dim=-1)
+    return -cosine.mean()
 
 
 def squared_error(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     """Return the mean squared distance of online output and target, without normalisation."""
-    return (p - target).square().sum(dim=-1).mean()
+    error = p - target
+    distance = error.square().sum(dim=-1)
+    return distance.mean()
 
 
 def iso_loss(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
@@ -139,7 +155,11 @@ def iso_loss(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
     return squared_error(z, p=z, target=shifted)
 
 
-LOSSES = {"cosine": minus_cosine, "mse": squared_error, "iso": iso_loss}
+LOSSES = {
+    "cosine": minus_cosine,
+    "mse": squared_error,
+    "iso": iso_loss,
+}
 
 
 class FilteredBYOL(_Filtered):
@@ -163,8 +183,9 @@ class FilteredNeighbours(_Filtered):
 
     def find_nn(self, z: Tensor) -> Any:
         index, nearest, *more = super().find_nn(z)
-        nearest = self.target_head(nearest)
-        if isinstance(self.target_head, SpectralFilter):  # solo-learn's losses expect unit rows
+        head = self.target_head
+        nearest = head(nearest)
+        if isinstance(head, SpectralFilter):  # solo-learn's losses expect unit rows
             nearest = normalize(nearest, dim=-1)
         return index, nearest, *more
 

@@ -25,7 +25,10 @@ def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tens
     >>> symmetric_loss(z1, z1, mu) == symmetric_loss(z1, z1) - variance + 1
     tensor(True)
     """
-    return -((z1 - center) * (z2 - center)).sum(1).mean()
+    z1 = z1 - center
+    z2 = z2 - center
+    products = (z1 * z2).sum(1)
+    return -products.mean()
 
 
 class Center(nn.Module):
@@ -54,7 +57,8 @@ class Center(nn.Module):
     @torch.no_grad()
     def forward(self, z: Tensor) -> Tensor:
         """Update the centre with outputs ``z`` of shape ``(N, k)`` and return it."""
-        mean = sum_over_processes(z.float().mean(0)) / world_size()
+        mean = z.float().mean(0)
+        mean = sum_over_processes(mean) / world_size()
         self.value.lerp_(mean, 1 - self.momentum)
         return self.value.clone()
 
@@ -76,13 +80,18 @@ class OneProjector:
         # SimSiam's projector: three layers with BN, which is optional after the last.
         hidden = options["proj_hidden_dim"]
         outputs = options["proj_output_dim"]
-        layers = []
-        for inputs in (self.features_dim, hidden):
-            layers += [nn.Linear(inputs, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
-        layers.append(nn.Linear(hidden, outputs, bias=not options["last_bn"]))
-        if options["last_bn"]:
-            layers.append(nn.BatchNorm1d(outputs, affine=False))
-        self.projector = nn.Sequential(*layers)
+        last_bn = options["last_bn"]
+        self.projector = nn.Sequential(
+            nn.Linear(self.features_dim, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, outputs, bias=not last_bn),
+        )
+        if last_bn:
+            self.projector.append(nn.BatchNorm1d(outputs, affine=False))
 
     @property
     def learnable_params(self) -> list[dict[str, Any]]:
@@ -91,8 +100,11 @@ class OneProjector:
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         out = super().training_step(batch, batch_idx)
-        views = [self.projector(feats).float() for feats in out["feats"]]
-        with torch.autocast(views[0].device.type, enabled=False):
+        views = []
+        for feats in out["feats"]:
+            z = self.projector(feats)
+            views.append(z.float())
+        with torch.autocast(z.device.type, enabled=False):
             loss = self.compare(views)
         self.log("train/loss", loss, on_epoch=True, sync_dist=True)
         return loss + out["loss"]
@@ -111,15 +123,18 @@ class Symmetric(OneProjector):
         self.center = None
         if kind is not None:
             outputs = self.options["proj_output_dim"]
-            self.center = Center(outputs, kind, self.options["center_momentum"])
+            momentum = self.options["center_momentum"]
+            self.center = Center(outputs, kind, momentum)
 
     def compare(self, views: list[Tensor]) -> Tensor:
         # Unit rows in full precision: the loss is a difference of nearly equal numbers.
-        z1 = normalize(views[0], dim=1)
-        z2 = normalize(views[1], dim=1)
+        z1, z2 = views
+        z1 = normalize(z1, dim=1)
+        z2 = normalize(z2, dim=1)
         if self.center is None:
             return symmetric_loss(z1, z2)
-        center = self.center(torch.cat([z1, z2]))
+        both_views = torch.cat([z1, z2])
+        center = self.center(both_views)
         return symmetric_loss(z1, z2, center)
 
 

@@ -28,24 +28,31 @@ class LateBuffers:
         state = checkpoint["state_dict"]
         for name, dim in self.late_buffers.items():
             if name in state:
-                rows = gather_equal(state[name].transpose(0, dim))
+                part = state[name].transpose(0, dim)
+                rows = gather_equal(part)
                 state[name] = rows.transpose(0, dim)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
-        self._saved = {name: state.pop(name) for name in self.late_buffers if name in state}
+        self._saved = {}
+        for name in self.late_buffers:
+            if name in state:
+                self._saved[name] = state.pop(name)
 
     def on_train_start(self) -> None:
         saved_buffers = getattr(self, "_saved", {})
         # A resumed run replaces the initial values below, so drawing them must not change its RNG.
-        with torch.random.fork_rng(devices=[], enabled=bool(saved_buffers)):
+        resumed = bool(saved_buffers)
+        with torch.random.fork_rng(devices=[], enabled=resumed):
             super().on_train_start()
         for name, saved in saved_buffers.items():
             buffer = getattr(self, name)
             dim = self.late_buffers[name]
-            part = saved.split(buffer.shape[dim], dim)[rank()]
+            parts = saved.split(buffer.shape[dim], dim)
+            part = parts[rank()]
             # The last part can be shorter if the number of processes has changed.
-            buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
+            rows = buffer.narrow(dim, 0, part.shape[dim])
+            rows.copy_(part)
 
 
 class SwAV(LateBuffers, solo_learn.adapt("swav")):
@@ -56,12 +63,14 @@ class SwAV(LateBuffers, solo_learn.adapt("swav")):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         # solo-learn 1.0.2 learns the prototypes' norms; the current version fixes them at 1.
-        self.prototypes.weight_g.data.fill_(1)
-        self.prototypes.weight_g.requires_grad = False
+        norms = self.prototypes.weight_g
+        norms.data.fill_(1)
+        norms.requires_grad = False
 
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
         """Compute in float32: the exponential overflows in float16, and bf16 is too coarse."""
-        return super().get_assignments([logits.float() for logits in preds])
+        preds = [logits.float() for logits in preds]
+        return super().get_assignments(preds)
 
 
 class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2")):
@@ -76,10 +85,12 @@ class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2")):
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
-        self.assignments = self.assignments.to(self.device)  # where the images' indices are
+        # Where the images' indices are.
+        self.assignments = self.assignments.to(self.device)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if name == "train_deepcluster_loss" and self.current_epoch == 0:
+        first_epoch = self.current_epoch == 0
+        if first_epoch and name == "train_deepcluster_loss":
             value.nan_to_num_()  # in place: solo-learn then adds the classifier's loss to it
         else:
             super().log(name, value, *args, **kwargs)
@@ -102,15 +113,19 @@ class Whitening(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            x = x.to(torch.promote_types(x.dtype, torch.float32))
+        device = x.device.type
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(device, enabled=False):
+            x = x.to(dtype)
             centred = x - x.mean(0)
-            covariance = centred.mT @ centred / (len(x) - 1)
+            gram = centred.mT @ centred
+            covariance = gram / (len(x) - 1)
             covariance = (1 - self.eps) * covariance
             covariance.diagonal().add_(self.eps)
             factor, failed = torch.linalg.cholesky_ex(covariance)
             factor = factor.where(failed == 0, torch.nan)
-            return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
+            columns = torch.linalg.solve_triangular(factor, centred.mT, upper=False)
+            return columns.mT
 
 
 class WMSE(solo_learn.adapt("wmse")):
@@ -118,7 +133,8 @@ class WMSE(solo_learn.adapt("wmse")):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.whitening = Whitening(cfg.method.kwargs.whitening_eps)
+        eps = cfg.method.kwargs.whitening_eps
+        self.whitening = Whitening(eps)
 
 
 class DINO(solo_learn.adapt("dino")):
