@@ -378,10 +378,10 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     return x
 
 
-def solarize(x: Tensor, threshold: float) -> Tensor:
-    """Invert every value that is at least ``threshold``, as torchvision's ``solarize`` does.
+def solarize(x: Tensor) -> Tensor:
+    """Invert every value from 0.5 on, as torchvision's ``solarize`` does.
 
-    >>> solarize(torch.tensor([0.25, 0.75]), 0.5)
+    >>> solarize(torch.tensor([0.25, 0.75]))
     tensor([0.2500, 0.2500])
     """
-    return torch.where(x >= threshold, 1 - x, x)
+    return torch.where(x >= 0.5, 1 - x, x)

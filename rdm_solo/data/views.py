@@ -70,7 +70,6 @@ class Pipeline:
     blur: float = 0.0  #: probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)  #: range of the Gaussian's standard deviation
     solarize: float = 0.0  #: probability of solarisation
-    solarize_threshold: float = 0.5  #: values at or above it are inverted
     rotate: float = 0.0  #: angles are uniform in [-rotate, rotate], in radians
 
     def __post_init__(self) -> None:
@@ -82,7 +81,6 @@ class Pipeline:
             "grey",
             "blur",
             "solarize",
-            "solarize_threshold",
         )
         for name in shares:
             check_number(name, getattr(self, name), 0, 1)
@@ -172,8 +170,7 @@ class Pipeline:
         radius = min(radius, self.size - 1)
         blur_samples = partial(blur, radius=radius)
         x = apply_where(params.blur, blur_samples, x, params.sigma)
-        solarize_samples = partial(solarize, threshold=self.solarize_threshold)
-        return apply_where(params.solarize, solarize_samples, x)
+        return apply_where(params.solarize, solarize, x)
 
 
 class Views:
@@ -219,10 +216,8 @@ class Views:
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Return the boxes ``(V, 4)`` of one image's crops; ``u`` (``(V, DRAWS)``) are uniforms."""
+        counts = [pipeline.num_crops for pipeline in self.pipelines]
         boxes = []
-        first = 0
-        for pipeline in self.pipelines:
-            last = first + pipeline.num_crops
-            boxes.append(pipeline.boxes(u[first:last], height, width))
-            first = last
+        for pipeline, rows in zip(self.pipelines, torch.split(u, counts)):
+            boxes.append(pipeline.boxes(rows, height, width))
         return torch.cat(boxes)

@@ -127,7 +127,7 @@ def test_operations_come_in_solo_learns_order():
     expected = operations.color_jitter(expected, params.factors, params.order)
     expected = operations.luma(expected).expand_as(expected)
     expected = operations.blur(expected, params.sigma, radius=8)
-    expected = operations.solarize(expected, 0.5)
+    expected = operations.solarize(expected)
     assert torch.equal(pipeline(x, u), expected)
 
 
