@@ -146,13 +146,12 @@ def to_bytes(x: Tensor) -> Tensor:
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return each channel's mean and standard deviation, computed exactly from its histogram."""
     values = torch.arange(256, dtype=torch.float64) / 255
-    means, stds = [], []
+    counts = []
     for channel in images.unbind(1):
-        counts = torch.bincount(channel.flatten(), minlength=256)
-        share = counts.double() / channel.numel()
-        mean = (share * values).sum()
-        squares = (values - mean) ** 2
-        variance = (share * squares).sum()
-        means.append(mean.item())
-        stds.append(variance.sqrt().item())
-    return tuple(means), tuple(stds)
+        levels = channel.flatten()
+        counts.append(torch.bincount(levels, minlength=256))
+    shares = torch.stack(counts).double() / levels.numel()
+    means = (shares * values).sum(1)
+    deviations = values - means[:, None]
+    variances = (shares * deviations**2).sum(1)
+    return tuple(means.tolist()), tuple(variances.sqrt().tolist())

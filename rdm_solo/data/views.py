@@ -166,8 +166,7 @@ class Pipeline:
             x = apply_where(params.grey, luma, x)
         # The kernel reaches four standard deviations of the widest Gaussian.
         reach = 4 * self.blur_sigma[1]
-        radius = max(1, int(reach + 0.5))
-        radius = min(radius, self.size - 1)
+        radius = min(int(reach + 0.5), self.size - 1)
         blur_samples = partial(blur, radius=radius)
         x = apply_where(params.blur, blur_samples, x, params.sigma)
         return apply_where(params.solarize, solarize, x)

@@ -61,7 +61,8 @@ def intl_loss(views: list[Tensor], steps: int, weight: float) -> Tensor:
     error1 = x1.var(0) - 1
     error2 = x2.var(0) - 1
     trace_loss = error1.square().sum() + error2.square().sum()
-    trace_weight = weight * max(0.0, math.log2(d) - 3)
+    excess = math.log2(d) - 3
+    trace_weight = weight * max(0.0, excess)
     cosine = cosine_similarity(x1, x2, dim=output_dim)
     alignment = 2 - 2 * cosine.mean()
     return alignment + trace_weight * trace_loss

@@ -81,7 +81,10 @@ class DeepClusterV2(LateBuffers, solo_learn.adapt("deepclusterv2")):
     and do not log it.
     """
 
-    late_buffers = {"local_memory_index": 0, "local_memory_embeddings": 1}
+    late_buffers = {
+        "local_memory_index": 0,
+        "local_memory_embeddings": 1,
+    }
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
@@ -123,7 +126,8 @@ class Whitening(nn.Module):
             covariance = (1 - self.eps) * covariance
             covariance.diagonal().add_(self.eps)
             factor, failed = torch.linalg.cholesky_ex(covariance)
-            factor = factor.where(failed == 0, torch.nan)
+            succeeded = failed == 0
+            factor = factor.where(succeeded, torch.nan)
             columns = torch.linalg.solve_triangular(factor, centred.mT, upper=False)
             return columns.mT
 
