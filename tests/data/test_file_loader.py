@@ -21,25 +21,28 @@ from rdm_solo import data
 from rdm_solo.data import DataError, Dataset, DecodeOptions, Files, folders
 
 
-def test_there_are_as_many_workers_as_cores(tree, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(3), raising=False)
+@pytest.mark.parametrize("cores", [1, 3])
+def test_each_core_has_a_worker_that_outlives_the_epoch(tree, monkeypatch, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores), raising=False)
     before = multiprocessing.active_children()
     batches = loader(tree, source={"workers": None})
     epoch_of(batches)
     after = multiprocessing.active_children()
-    assert len(after) == len(before) + 3
+    assert len(after) == len(before) + cores
 
 
 def test_workers_change_neither_batches_nor_the_runs_random_numbers(tree):
     state = torch.get_rng_state()
-    without = loader(tree)
+    alone = loader(tree)
     batches = loader(tree, source={"workers": 2})
     for epoch in (0, 1, 0):  # the later ones with the first one's workers
         batches.set_epoch(epoch)
         next(iter(batches))  # an epoch left early does not leak into the next
-        assert_same(epoch_of(batches, epoch), epoch_of(without, epoch))
+        actual = epoch_of(batches, epoch)
+        assert_same(actual, epoch_of(alone, epoch))
     val = loader(tree, "val", source={"workers": 2})
-    assert_same(list(val), list(loader(tree, "val")))
+    val_alone = loader(tree, "val")
+    assert_same(list(val), list(val_alone))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -55,9 +58,8 @@ def test_any_torch_data_set_is_loaded_like_images_in_memory(rotate):
     """Compare where the crop is the whole image and not rounded; measured: 1.8e-7 apart."""
     images = data.synthetic(num_train=30, num_val=1, size=24).train
     samples = []
-    for pixels in images.images:
-        channels_last = pixels.permute(1, 2, 0)
-        image = Image.fromarray(channels_last.numpy())
+    for pixels in images.images.permute(0, 2, 3, 1):
+        image = Image.fromarray(pixels.numpy())
         samples.append((image, "label"))
     decoding = DecodeOptions(image_size=24, resize=24, workers=0)
     files = Files(samples, images.labels, decoding)
@@ -116,7 +118,8 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog, workers
         for actual, expected in zip(epoch_of(batches), with_copies, strict=True):
             indices, crops, labels = actual
             samples, expected_crops, _ = expected
-            assert indices.tolist() == [replacements.get(i, i) for i in samples.tolist()]
+            expected_indices = [replacements.get(i, i) for i in samples.tolist()]
+            assert indices.tolist() == expected_indices
             assert torch.equal(labels, batches.images.labels[indices])
             assert_same(crops, expected_crops)
         batches.report_skipped()
@@ -128,8 +131,10 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog, workers
 def test_skipped_images_are_left_out_of_evaluation(tmp_path):
     write_tree(tmp_path, train=1, val=4)
     spoil(tmp_path / "val" / "dog" / "01.jpg", "truncated")
-    batches = loader(tmp_path, "val", batch_size=1, source={"skip_broken": True})
-    labels = torch.cat([y for _, y in batches])
+    source = {"skip_broken": True}
+    batches = loader(tmp_path, "val", batch_size=1, source=source)
+    _, labels = zip(*batches)
+    labels = torch.cat(labels)
     assert labels.bincount().tolist() == [4, 3, 4]
 
 
@@ -137,8 +142,8 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
     write_tree(tmp_path, train=3, val=1)
     for path in tmp_path.rglob("*.*"):
         spoil(path, "empty")
-    batches = loader(tmp_path, batch_size=4, source={"skip_broken": True})
-    with pytest.raises(DataError, match="9 unreadable images"):
-        list(batches)
-    with pytest.raises(DataError, match="3 unreadable images"):
-        list(loader(tmp_path, "val", source={"skip_broken": True}))
+    source = {"skip_broken": True}
+    for part, count in (("train", 9), ("val", 3)):
+        batches = loader(tmp_path, part, batch_size=4, source=source)
+        with pytest.raises(DataError, match=f"{count} unreadable images"):
+            list(batches)

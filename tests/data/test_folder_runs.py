@@ -59,12 +59,12 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
     assert caplog.text.count("1 unreadable image was skipped") == 2
 
 
-def skip_different_images(rank: int, world: int, folder: str) -> list[str]:
+def skip_different_images(rank, world, folder):
     """Skip an image on each process and a third one on both, in each of two epochs.
 
     The second epoch belongs to a resumed run. Return the lines of the log.
     """
-    lines: list[str] = []
+    lines = []
     callback = epoch_reports.SkippedImages(Path(folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(epoch_reports.log, "warning", lines.append)

@@ -101,6 +101,7 @@ def test_without_labels_every_image_counts(tmp_path):
     dataset = folders.folder(root, labels=False)
     assert dataset.val is None
     assert not dataset.labelled
+    assert dataset.num_classes == 1
     assert dataset.train.labels.tolist() == [0] * 6
     # Images beside the class folders mean that these are no classes.
     picture(0).save(root / "train" / "between.png")

@@ -15,19 +15,20 @@ BLURRED = [Pipeline(size=8, blur=0.5)]
 def loader(n=50, batch_size=8, pipelines=BLURRED, channels=3, **options):
     """Return a loader of ``n`` images whose label is their index; without pipelines, clean ones."""
     source = data.synthetic(n, 1, 8, channels, num_classes=2)
-    images = Images(source.train.images, torch.arange(n))
+    labels = torch.arange(n)
+    images = Images(source.train.images, labels)
     mean = MEAN[:channels]
     std = STD[:channels]
     dataset = Dataset("toy", images, None, n, mean, std)
-    views = None
     if pipelines:
-        views = Views(pipelines)
-    return data.loader(dataset, "train", batch_size, views=views, **options)
+        options["views"] = Views(pipelines)
+    return data.loader(dataset, "train", batch_size, **options)
 
 
 def normalised(x):
     channels = x.shape[1]
-    mean, std = torch.tensor([MEAN, STD])[:, :channels, None, None]
+    moments = torch.tensor([MEAN, STD])
+    mean, std = moments[:, :channels, None, None]
     return (x - mean) / std
 
 
@@ -43,7 +44,8 @@ def test_a_batch_is_solo_learns_with_views_normalised_after_augmentation():
         for view, u, crop in zip(views.per_view, uniforms, crops, strict=True):
             expected = normalised(view(x, u))
             torch.testing.assert_close(crop, expected, atol=2e-6, rtol=0)
-    samples = torch.cat([indices for indices, _, _ in epoch])
+    indices, _, _ = zip(*epoch)
+    samples = torch.cat(indices)
     assert len(samples.unique()) == 48
 
 
@@ -63,26 +65,25 @@ def test_validation_is_every_image_once_in_order(channels):
 def test_a_sample_gets_the_same_views_however_it_is_loaded():
     def views(epoch=2, **options):
         """Return the views of all samples in the order of their indices."""
-        batches = epoch_of(loader(drop_last=False, **options), epoch)
-        indices, crops, _ = zip(*batches)
+        batches = loader(drop_last=False, **options)
+        indices, crops, _ = zip(*epoch_of(batches, epoch))
         order = torch.cat(indices).argsort()
         return [torch.cat(view)[order] for view in zip(*crops)]
 
-    def differ(x, y):
-        different_pixels = (x != y).flatten(1)
-        return different_pixels.any(1).all()
-
     first, second = views()
     assert len(first) == 50
-    assert differ(first, second)
-    assert differ(first, views(seed=1)[0])
-    assert differ(first, views(epoch=3)[0])
+    other_seed, _ = views(seed=1)
+    other_epoch, _ = views(epoch=3)
+    for other in (second, other_seed, other_epoch):
+        different_pixels = (first != other).flatten(1)
+        assert different_pixels.any(1).all()
     assert_same(views(batch_size=17), [first, second])
 
 
 def test_the_order_is_the_seeds_and_the_epochs():
     def first_batch(epoch, seed):
-        indices, _, _ = epoch_of(loader(seed=seed), epoch)[0]
+        batches = epoch_of(loader(seed=seed), epoch)
+        indices, _, _ = batches[0]
         return indices.tolist()
 
     expected = first_batch(1, 0)
@@ -96,8 +97,9 @@ def test_processes_together_see_what_one_sees(world):
     alone = epoch_of(loader(batch_size=4 * world))
     batches = loader(batch_size=4)
     ranks = [epoch_of(batches, 0, rank, world) for rank in range(world)]
-    for (expected, _, _), *shares in zip(alone, *ranks, strict=True):
-        indices = [samples for samples, _, _ in shares]
+    for batch, *shares in zip(alone, *ranks, strict=True):
+        expected, _, _ = batch
+        indices, _, _ = zip(*shares)
         assert torch.equal(torch.cat(indices), expected)
 
 

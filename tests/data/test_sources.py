@@ -42,13 +42,13 @@ def test_what_is_no_data_set_is_refused(images, labels, mean, std, message):
 
 def test_digits_are_scikit_learns():
     source = load_digits()
+    levels = (source.images * (255 / 16)).round()
     dataset = data.digits()
     split = train_test_split(range(1797), test_size=360, random_state=0)
     parts = dataset.train, dataset.val
     for part, rows in zip(parts, split):
-        assert part.labels.tolist() == source.target[rows].tolist()
-        levels = source.images[rows] * (255 / 16)
-        assert np.array_equal(part.images[:, 0], levels.round())
+        assert np.array_equal(part.labels, source.target[rows])
+        assert np.array_equal(part.images[:, 0], levels[rows])
     assert dataset.num_classes == 10
     x = dataset.train.images.numpy() / 255
     np.testing.assert_allclose(dataset.mean, [x.mean()], rtol=1e-12)
@@ -75,11 +75,8 @@ def write_cifar(root, monkeypatch, name):
     Return the folder, and the images and labels of both parts.
     """
     source = getattr(datasets, name.upper())
-    num_classes = 100
-    key = "fine_labels"
-    if name == "cifar10":
-        num_classes = 10
-        key = "labels"
+    num_classes = int(name.removeprefix("cifar"))
+    key = {10: "labels", 100: "fine_labels"}[num_classes]
     folder = root / source.base_folder
     folder.mkdir(parents=True)
 
@@ -88,17 +85,17 @@ def write_cifar(root, monkeypatch, name):
         (folder / filename).write_bytes(pickled)
         return hashlib.md5(pickled).hexdigest()
 
-    names = [str(i) for i in range(num_classes)]
-    checksum = write("names", {"label_names": names})
+    names = {"label_names": [str(i) for i in range(num_classes)]}
+    checksum = write("names", names)
     meta = {"filename": "names", "key": "label_names", "md5": checksum}
     monkeypatch.setattr(source, "meta", meta)
     draw = np.random.default_rng(0)
     parts = []
     for part in ("train", "test"):
-        pixels = draw.integers(0, 256, (6, 3072), dtype=np.uint8)
+        images = draw.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
         labels = draw.integers(0, num_classes, 6).tolist()
-        images = pixels.reshape(6, 3, 32, 32)
-        checksum = write(part, {"data": pixels, key: labels})
+        content = {"data": images.reshape(6, 3072), key: labels}
+        checksum = write(part, content)
         monkeypatch.setattr(source, f"{part}_list", [[part, checksum]])
         parts.append((images, labels))
     return folder, parts
@@ -109,7 +106,8 @@ def test_cifar_is_read_from_intact_files_only(tmp_path, monkeypatch, name):
     load = getattr(data, name)
     folder, expected = write_cifar(tmp_path, monkeypatch, name)
     executed = tmp_path / "executed"
-    payload = f"cos\nmkdir\n(V{executed}\ntR.".encode()  # unpickled, calls os.mkdir
+    text = f"cos\nmkdir\n(V{executed}\ntR."  # unpickled, calls os.mkdir
+    payload = text.encode()
     for path in folder.iterdir():
         intact = path.read_bytes()
         for content in (payload, intact[:-7]):
@@ -159,17 +157,17 @@ def test_a_config_makes_its_data_set(name, tmp_path, monkeypatch):
     assert dataset.name == config.name == name
     batches = data.loader(dataset, "train", 4, views=views)
     _, (first, second), _ = next(iter(batches))
-    shape = (4, config.channels, config.image_size, config.image_size)
-    assert first.shape == second.shape == shape
+    side = config.image_size
+    assert first.shape == second.shape == (4, config.channels, side, side)
 
 
 @pytest.mark.parametrize("variant", gratings.VARIANTS)
 def test_pixels_say_little_about_the_class_and_gratings_much(variant):
     dataset = data.textures(variant)
-    train = dataset.train.images.flatten(1) / 255
-    val = dataset.val.images.flatten(1) / 255
-    labels = dataset.val.labels
-    accuracy = knn_accuracy(train, dataset.train.labels, val, labels)
+    train, val = dataset.train, dataset.val
+    pixels = val.images.flatten(1) / 255
+    bank = train.images.flatten(1) / 255
+    accuracy = knn_accuracy(bank, train.labels, pixels, val.labels)
     assert 100 / 12 < accuracy < 45
     # The energy of each class's gratings, by their Fourier coefficients.
     angles, periods = gratings.class_gratings(variant)
@@ -180,10 +178,10 @@ def test_pixels_say_little_about_the_class_and_gratings_much(variant):
     across = angles.cos() * x + angles.sin() * y  # (classes, j, pixels)
     turns = periods[:, None] * across
     waves = torch.exp(2j * torch.pi * turns)
-    images = val - val.mean(1, keepdim=True)
+    images = pixels - pixels.mean(1, keepdim=True)
     coefficients = torch.einsum("np,cjp->ncj", images + 0j, waves)
     energy = coefficients.abs().log().sum(2)
-    correct = energy.argmax(1) == labels
+    correct = energy.argmax(1) == val.labels
     assert correct.float().mean() > 0.6
 
 

@@ -3,7 +3,6 @@
 import argparse
 import functools
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ import torchvision
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from support.small_methods import foreign, load
-from torch import Tensor
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
@@ -21,7 +19,7 @@ from rdm_solo.methods.weight_files import Spec
 SMALL = Spec("small_resnet", "small", {"in_channels": 1, "width": 4})
 
 
-def randomise(module: torch.nn.Module) -> dict[str, Tensor]:
+def randomise(module):
     """Draw every value of a module's state, running statistics included."""
     torch.manual_seed(0)
     state = module.state_dict()
@@ -31,11 +29,11 @@ def randomise(module: torch.nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def weights(spec: Spec) -> dict[str, Tensor]:
+def weights(spec):
     return randomise(weight_files.build(spec))
 
 
-def assert_same(backbone: torch.nn.Module, state: dict[str, Tensor]) -> None:
+def assert_same(backbone, state):
     torch.testing.assert_close(dict(backbone.state_dict()), dict(state), rtol=0, atol=0)
 
 
@@ -48,12 +46,18 @@ def test_solo_learns_own_checkpoint(tmp_path):
     trainer.save_checkpoint(path, weights_only=True)
     # What solo-learn's schedulers and entry points add to it.
     content = torch.load(path, weights_only=True)
-    content["epoch"], content["global_step"] = 7, 56
-    content["hyper_parameters"] = OmegaConf.create({"backbone": {"name": "resnet18"}})
-    content["datamodule_hyper_parameters"] = pl.utilities.parsing.AttributeDict(batch_size=2)
-    content["lr_schedulers"] = [{"lr_lambdas": functools.partial(print, 1)}]
-    content["args"] = argparse.Namespace(encoder="resnet18", tags={1, 2})
-    torch.save(content, path)
+    torch.save(
+        {
+            **content,
+            "epoch": 7,
+            "global_step": 56,
+            "hyper_parameters": OmegaConf.create({"backbone": {"name": "resnet18"}}),
+            "datamodule_hyper_parameters": pl.utilities.parsing.AttributeDict(batch_size=2),
+            "lr_schedulers": [{"lr_lambdas": functools.partial(print, 1)}],
+            "args": argparse.Namespace(encoder="resnet18", tags={1, 2}),
+        },
+        path,
+    )
 
     file = weight_files.read(path)
     assert (file.epoch, file.step) == (8, 56)
@@ -69,14 +73,15 @@ def test_solo_learns_own_checkpoint(tmp_path):
 def test_prefixes_and_wrappers(prefix, key, tmp_path):
     state = weights(SMALL)
     content = {prefix + name: value for name, value in state.items()}
-    if "backbone." in prefix or "encoder." in prefix:
-        content[f"momentum_{prefix}stem.0.weight"] = torch.zeros(1)
-        content["projector.0.weight"] = torch.zeros(2, 2)
-        content["classifier.weight"] = torch.zeros(2, 2)
+    if prefix.endswith(("backbone.", "encoder.")):
+        others = [f"momentum_{prefix}stem.0", "projector.0", "classifier"]
+        for name in others:
+            content[f"{name}.weight"] = torch.zeros(2, 2)
     if key:
         content = {key: content}
-    torch.save(content, tmp_path / "weights.pth")
-    assert_same(load(tmp_path / "weights.pth"), state)
+    path = tmp_path / "weights.pth"
+    torch.save(content, path)
+    assert_same(load(path), state)
 
 
 def test_torchvisions_file_gives_torchvisions_features(tmp_path):
@@ -94,17 +99,17 @@ def test_torchvisions_file_gives_torchvisions_features(tmp_path):
     [("", "small", False), ("backbone.", "small", True), ("", "imagenet", True)],
 )
 def test_a_warning_names_what_is_assumed_about_the_stem(prefix, stem, certain, tmp_path, caplog):
-    state = {}
-    for name, value in weights(Spec("resnet18", stem)).items():
-        state[prefix + name] = value
-    torch.save(state, tmp_path / "a.pt")
-    file = weight_files.read(tmp_path / "a.pt")
+    spec = Spec("resnet18", stem)
+    state = {prefix + name: value for name, value in weights(spec).items()}
+    path = tmp_path / "a.pt"
+    torch.save(state, path)
+    file = weight_files.read(path)
     assumption = weight_files.assumed_stem(file, weight_files.spec_of(file))
     if certain:
         assert assumption is None
         assert not caplog.messages
     else:
-        padding = load(tmp_path / "a.pt").conv1.padding[0]
+        padding, _ = load(path).conv1.padding
         assert f"padding {padding}" in assumption
         assert assumption in caplog.text
 
@@ -112,7 +117,7 @@ def test_a_warning_names_what_is_assumed_about_the_stem(prefix, stem, certain, t
 class Hostile:
     """Makes a folder when it is unpickled."""
 
-    def __init__(self, mark: Path) -> None:
+    def __init__(self, mark):
         self.mark = mark
 
     def __reduce__(self):
@@ -121,25 +126,28 @@ class Hostile:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_nothing_in_a_file_is_executed(zipped, tmp_path):
-    content = {"state_dict": weights(SMALL), "epoch": 2, "extra": [Hostile(tmp_path / "mark")]}
+    state = weights(SMALL)
+    mark = tmp_path / "mark"
+    content = {"state_dict": state, "extra": [Hostile(mark)]}
     path = tmp_path / "hostile.ckpt"
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     if zipped:
-        assert_same(load(path, SMALL), content["state_dict"])
+        assert_same(load(path, SMALL), state)
     else:
         with pytest.raises(UserError, match="cannot be read"):
             load(path)
-    assert not (tmp_path / "mark").exists()
+    assert not mark.exists()
     torch.load(path, weights_only=False)
-    assert (tmp_path / "mark").exists()
+    assert mark.exists()
 
 
 def test_what_does_not_match_is_named(tmp_path):
     state = weights(SMALL)
     state["predictor.weight"] = state.pop("stem.0.weight")
-    torch.save(state, tmp_path / "a.pt")
+    path = tmp_path / "a.pt"
+    torch.save(state, path)
     with pytest.raises(UserError, match=r"stem\.0\.weight.*predictor\.weight"):
-        load(tmp_path / "a.pt", SMALL)
+        load(path, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +159,10 @@ def test_what_does_not_match_is_named(tmp_path):
     ],
 )
 def test_a_file_without_a_usable_backbone(content, message, tmp_path):
-    torch.save(content, tmp_path / "a.pt")
+    path = tmp_path / "a.pt"
+    torch.save(content, path)
     with pytest.raises(UserError, match=message):
-        load(tmp_path / "a.pt")
+        load(path)
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "text.pt", "text.safetensors"])
@@ -162,7 +171,8 @@ def test_a_file_that_cannot_be_read(damage, tmp_path):
     if damage == "changed":
         torch.save(weights(SMALL), path)
         content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 0xFF
+        middle = len(content) // 2
+        content[middle] ^= 0xFF
         path.write_bytes(content)
     elif damage != "missing":
         path.write_bytes(b"not a checkpoint, however long it may be")

@@ -46,12 +46,15 @@ def test_a_described_function_is_registered(name):
 
 
 def test_no_other_module_names_a_method_or_a_filter():
+    package = ROOT / "rdm_solo"
+    names = {*METHODS, *SPECTRAL}
     named = set()
-    for path in (ROOT / "rdm_solo").rglob("*.py"):
-        file = path.relative_to(ROOT / "rdm_solo").as_posix()
+    for path in package.rglob("*.py"):
+        file = path.relative_to(package).as_posix()
         if file.startswith(ALLOWED):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and node.value in {*METHODS, *SPECTRAL}:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in names:
                 named.add((file, node.value))
     assert named <= EXCEPTIONS, "ask rdm_solo.methods.descriptions by property instead"

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from support import solo_learn_alone
 from support.small_methods import batch, classifier_loss, configure, loss_of, make
-from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 from torch.testing import assert_close
 
@@ -55,7 +53,7 @@ DIFFERENT_DEFAULTS = {
 }
 
 
-def small(name: str):
+def small(name):
     """Compose our config of a method in small sizes."""
     cfg = configure(
         f"method={name}",
@@ -75,7 +73,7 @@ def small(name: str):
     return cfg
 
 
-def by_solo_learns_names(cfg) -> dict:
+def by_solo_learns_names(cfg):
     """Convert the config to what solo-learn's own classes take."""
     kwargs = OmegaConf.to_container(cfg.method.kwargs)
     momentum = dict(cfg.method.get("momentum") or {})
@@ -116,7 +114,7 @@ def by_solo_learns_names(cfg) -> dict:
 
 
 @pytest.fixture(scope="session")
-def alone(tmp_path_factory) -> dict[str, Any]:
+def alone(tmp_path_factory):
     """Train solo-learn's own classes in one process without this package."""
     results = tmp_path_factory.mktemp("alone") / "results.pt"
     configs = {name: by_solo_learns_names(small(name)) for name in FROM_SOLO_LEARN}
@@ -151,9 +149,9 @@ def test_it_trains_as_solo_learn_does_without_this_package(name, alone, monkeypa
         assert_close(state[our_key], value, rtol=1e-5, atol=1e-6, msg=key)
 
 
-def recorded(module: torch.nn.Module) -> list[Tensor]:
+def recorded(module):
     """Return a list to which the module's outputs are added as unit rows."""
-    outputs: list[Tensor] = []
+    outputs = []
 
     def record(module, inputs, output):
         outputs.append(normalize(output, dim=1))
@@ -162,7 +160,7 @@ def recorded(module: torch.nn.Module) -> list[Tensor]:
     return outputs
 
 
-def contrast(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+def contrast(a, b, temperature):
     """Return the loss of telling each row's partner from the others."""
     return cross_entropy(a @ b.T / temperature, torch.arange(len(a)))
 

@@ -26,9 +26,11 @@ def test_simsiams_loss_is_the_formula(name):
     data = batch()
     loss = loss_of(model, data)
     z1, z2 = (model.projector(model.backbone(x)) for x in data[1])
-    first = cosine_similarity(model.predictor(z1), model.target_head(z2))
-    second = cosine_similarity(model.predictor(z2), model.target_head(z1))
-    expected = classifier_loss(model, data) - (first + second).mean() / 2
+    expected = classifier_loss(model, data)
+    for online, target in ((z1, z2), (z2, z1)):
+        p = model.predictor(online)
+        cosine = cosine_similarity(p, model.target_head(target))
+        expected = expected - cosine.mean() / 2
     assert_close(loss, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -44,8 +46,9 @@ def test_byols_loss_is_the_formula_with_multi_crop(name):
         target = model.target_head(z)
         for j, view in enumerate(data[1]):
             if i != j:
-                p = model.predictor(model.projector(model.backbone(view)))
-                expected = expected + 2 - 2 * cosine_similarity(p, target).mean()
+                z = model.projector(model.backbone(view))
+                cosine = cosine_similarity(model.predictor(z), target)
+                expected = expected + 2 - 2 * cosine.mean()
     assert_close(loss, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -53,7 +56,8 @@ def test_byols_loss_is_the_formula_with_multi_crop(name):
 def test_a_filter_is_on_its_branch(name):
     model = make("method=simsiam", f"filter={name}")
     place, _, function = name.partition("_")
-    for branch, module in (("online", model.predictor), ("target", model.target_head)):
+    heads = {"online": model.predictor, "target": model.target_head}
+    for branch, module in heads.items():
         if function and place in (branch, "both"):
             assert (module.branch, module.function) == (branch, function)
         else:
@@ -97,9 +101,8 @@ def test_a_learned_predictor_learns_if_the_online_branch_is_stopped():
 
 
 def test_isoloss_has_the_value_of_the_squared_error_and_its_gradient_without_w():
-    target = torch.randn(16, 4, dtype=torch.float64)
-    z = torch.randn(16, 4, dtype=torch.float64, requires_grad=True)
-    W = torch.diag(torch.tensor([1.0, 0.5, 0.2, 0.1])).double()
+    target, z, W = torch.randn(3, 4, 4, dtype=torch.float64)
+    z.requires_grad_()
     p = z @ W
     error = p - target
     squared_error = error.square().sum(1).mean()
@@ -114,10 +117,11 @@ def test_bf16_features_reach_the_filter_in_float32():
     model = make("method=byol", "filter=target_pow")
     dtypes = set()
 
-    def record(module, inputs, output):
-        dtypes.add(inputs[0].dtype)
+    def record(module, inputs):
+        (x,) = inputs
+        dtypes.add(x.dtype)
 
-    model.filters[0].register_forward_hook(record)
+    model.filters[0].register_forward_pre_hook(record)
     with torch.autocast("cpu", torch.bfloat16):
         loss_of(model, batch(64)).backward()
     assert dtypes == {torch.float32}
@@ -133,8 +137,9 @@ def test_filters_add_no_parameters_and_change_no_names():
 
 def test_a_function_by_its_full_name():
     model = make("filter=online_log1p", "filter.function=torch.sqrt")
+    expected = SpectralFilter("online", torch.sqrt)
     x = torch.randn(8, 4)
-    assert torch.equal(model.filters[0](x), SpectralFilter("online", torch.sqrt)(x))
+    assert torch.equal(model.predictor(x), expected(x))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,7 @@ def test_a_function_by_its_full_name():
         ("method.kwargs.proj_hidden_dim=-1", "method.kwargs.proj_hidden_dim"),
         ("method=dino method.kwargs.norm_last_layer=no", "'no'"),
         ("filter=online_truncate +filter.kept=3", "'kept'"),
+        ("method=symsimsiam method.center=mean", "method.center"),
     ],
 )
 def test_refusals(overrides, option):
@@ -154,7 +160,7 @@ def test_refusals(overrides, option):
 def test_one_module_imports_solo_learn():
     pattern = re.compile(r"^\s*(import|from)\s+solo\b|import_module\(.solo|\bsolo\.methods", re.M)
     names = []
-    for path in (ROOT / "rdm_solo").rglob("*.py"):
+    for path in ROOT.glob("rdm_solo/**/*.py"):
         if pattern.search(path.read_text()):
             names.append(path.name)
     assert names == ["solo_learn.py"]
@@ -163,39 +169,36 @@ def test_one_module_imports_solo_learn():
 @pytest.mark.parametrize(
     ("logger", "labelled", "logged"),
     [
-        ("csv", True, {"train/loss", "val/acc5", "mine"}),
-        (
-            "tensorboard",
-            True,
-            {"train/loss", "train/acc1", "train/momentum_acc1", "val/acc5", "mine"},
-        ),
-        ("tensorboard", False, {"train/loss", "mine"}),
+        ("csv", True, ["train/loss", "val/acc5"]),
+        ("tensorboard", True, ["train/loss", "train/acc1", "train/momentum_acc1", "val/acc5"]),
+        ("tensorboard", False, ["train/loss"]),
     ],
 )
 def test_scalars_of_steps_and_of_labels_are_logged_where_they_are_shown(
     logger, labelled, logged, monkeypatch
 ):
-    names = set()
+    names = []
 
     def log(self, name, value, **options):
-        names.add(name)
+        names.append(name)
 
     monkeypatch.setattr(pl.LightningModule, "log", log)
     model = methods.build(configure("method=simsiam", f"logger={logger}"), labelled)
     for name in ("train_neg_cos_sim", "train_acc1", "train_momentum_acc1", "val_acc5", "mine"):
         model.log(name, torch.tensor(1.0))
-    assert names == logged
+    assert names == [*logged, "mine"]
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_an_optimiser_is_torchs(name):
     cfg = configure(f"optimizer.name={name}", "optimizer.lr=0.3", "optimizer.weight_decay=0.01")
-    groups = [{"params": torch.nn.Linear(5, 3).parameters()}]
+    layer = torch.nn.Linear(5, 3)
+    groups = [{"params": layer.parameters()}]
     optimizer = optimizers.configure(groups, cfg, steps=30)["optimizer"]
     assert type(optimizer).__name__.lower() == name
-    assert optimizer.defaults["lr"] == 0.3
-    assert optimizer.defaults["weight_decay"] == 0.01
-    assert optimizer.defaults.get("momentum", 0.9) == 0.9
+    defaults = optimizer.defaults
+    assert (defaults["lr"], defaults["weight_decay"]) == (0.3, 0.01)
+    assert defaults.get("momentum", 0.9) == 0.9
 
 
 def test_lars_is_the_formula_and_leaves_biases_and_norms_alone():
@@ -214,11 +217,13 @@ def test_lars_is_the_formula_and_leaves_biases_and_norms_alone():
     v_w = v_b = 0.0
     for _ in range(3):
         optimizer.zero_grad()
-        layer(torch.randn(4, 5)).square().sum().backward()
+        outputs = layer(torch.randn(4, 5))
+        outputs.square().sum().backward()
         g_w = layer.weight.grad.double()
         g_b = layer.bias.grad.double()
         optimizer.step()
-        trust = eta * w.norm() / (g_w.norm() + decay * w.norm())
+        length = w.norm()
+        trust = eta * length / (g_w.norm() + decay * length)
         v_w = momentum * v_w + trust * (g_w + decay * w)
         v_b = momentum * v_b + g_b
         w = w - lr * v_w
