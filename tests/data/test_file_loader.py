@@ -63,8 +63,13 @@ def test_any_torch_data_set_is_loaded_like_images_in_memory(rotate):
         samples.append((image, "label"))
     decoding = DecodeOptions(image_size=24, resize=24, workers=0)
     files = Files(samples, images.labels, decoding)
-    whole = {"crop_scale": (1, 1), "crop_ratio": (1, 1)}
-    views = a_pair(size=24, solarize=0.0, rotate=rotate, **whole)
+    options = {
+        "size": 24,
+        "crop_scale": (1, 1),
+        "crop_ratio": (1, 1),
+        "solarize": 0.0,
+    }
+    views = a_pair(rotate=rotate, **options)
     epochs = []
     for part in (images, files):
         dataset = Dataset("toy", part, part, 10, *folders.IMAGENET)
@@ -115,7 +120,8 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog, workers
     source = {"skip_broken": True, "workers": workers}
     batches = loader(tmp_path, source=source, drop_last=False)
     for _ in range(2):
-        for actual, expected in zip(epoch_of(batches), with_copies, strict=True):
+        epoch = epoch_of(batches)
+        for actual, expected in zip(epoch, with_copies, strict=True):
             indices, crops, labels = actual
             samples, expected_crops, _ = expected
             expected_indices = [replacements.get(i, i) for i in samples.tolist()]
@@ -143,7 +149,8 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
     for path in tmp_path.rglob("*.*"):
         spoil(path, "empty")
     source = {"skip_broken": True}
-    for part, count in (("train", 9), ("val", 3)):
+    counts = {"train": 9, "val": 3}
+    for part, count in counts.items():
         batches = loader(tmp_path, part, batch_size=4, source=source)
         with pytest.raises(DataError, match=f"{count} unreadable images"):
             list(batches)

@@ -41,7 +41,8 @@ def test_a_batch_is_solo_learns_with_views_normalised_after_augmentation():
         x = batches.images.images[indices] / 255
         views = batches.views
         uniforms = views.uniforms(indices, seed=3, epoch=4)
-        for view, u, crop in zip(views.per_view, uniforms, crops, strict=True):
+        rows = zip(views.per_view, uniforms, crops, strict=True)
+        for view, u, crop in rows:
             expected = normalised(view(x, u))
             torch.testing.assert_close(crop, expected, atol=2e-6, rtol=0)
     indices, _, _ = zip(*epoch)
@@ -55,7 +56,7 @@ def test_validation_is_every_image_once_in_order(channels):
     batches = loader(pipelines=(), channels=channels, expand_channels=3)
     images, labels = zip(*batches, strict=True)
     assert len(images) == len(batches) == 7
-    assert torch.cat(labels).tolist() == list(range(50))
+    assert torch.equal(torch.cat(labels), torch.arange(50))
     actual = torch.cat(images)
     expected = normalised(batches.images.images / 255)
     expected = expected.expand_as(actual)

@@ -20,6 +20,7 @@ from rdm_solo.data import DataError, Dataset, Images, folders, gratings
 from studies.neighbours import knn_accuracy
 
 CONF = Path(__file__).parents[2] / "conf" / "dataset"
+CONFIGS = sorted(file.stem for file in CONF.glob("*.yaml"))
 
 IMAGES = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
 LABELS = torch.arange(3)
@@ -47,8 +48,9 @@ def test_digits_are_scikit_learns():
     split = train_test_split(range(1797), test_size=360, random_state=0)
     parts = dataset.train, dataset.val
     for part, rows in zip(parts, split):
+        (pixels,) = part.images.unbind(1)
+        assert np.array_equal(pixels, levels[rows])
         assert np.array_equal(part.labels, source.target[rows])
-        assert np.array_equal(part.images[:, 0], levels[rows])
     assert dataset.num_classes == 10
     x = dataset.train.images.numpy() / 255
     np.testing.assert_allclose(dataset.mean, [x.mean()], rtol=1e-12)
@@ -85,8 +87,8 @@ def write_cifar(root, monkeypatch, name):
         (folder / filename).write_bytes(pickled)
         return hashlib.md5(pickled).hexdigest()
 
-    names = {"label_names": [str(i) for i in range(num_classes)]}
-    checksum = write("names", names)
+    names = list(map(str, range(num_classes)))
+    checksum = write("names", {"label_names": names})
     meta = {"filename": "names", "key": "label_names", "md5": checksum}
     monkeypatch.setattr(source, "meta", meta)
     draw = np.random.default_rng(0)
@@ -140,7 +142,7 @@ def test_a_download_that_is_not_asked_for_or_fails(tmp_path, monkeypatch):
         data.cifar10(tmp_path, download="no")
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in CONF.glob("*.yaml")))
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_makes_its_data_set(name, tmp_path, monkeypatch):
     monkeypatch.setenv("RDM_DATA", str(tmp_path))
     if name.startswith("cifar"):
@@ -174,7 +176,8 @@ def test_pixels_say_little_about_the_class_and_gratings_much(variant):
     # The energy of each class's gratings, by their Fourier coefficients.
     angles, periods = gratings.class_gratings(variant)
     angles = angles[..., None]
-    coordinates = torch.arange(16) / 16 - 0.5
+    coordinates = torch.arange(16) / 16
+    coordinates = coordinates - 0.5
     x = coordinates.repeat(16)
     y = coordinates.repeat_interleave(16)
     across = angles.cos() * x + angles.sin() * y  # (classes, j, pixels)
@@ -183,7 +186,8 @@ def test_pixels_say_little_about_the_class_and_gratings_much(variant):
     images = pixels - pixels.mean(1, keepdim=True)
     coefficients = torch.einsum("np,cjp->ncj", images + 0j, waves)
     energy = coefficients.abs().log().sum(2)
-    correct = energy.argmax(1) == val.labels
+    guess = energy.argmax(1)
+    correct = guess == val.labels
     assert correct.float().mean() > 0.6
 
 

@@ -42,7 +42,8 @@ def intl(views, steps, weight):
         lengths = np.linalg.norm(x, axis=1, keepdims=True)
         cosines = cosines * (x / lengths)
     cosine = cosines.sum(1).mean()
-    trace_weight = weight * (np.log2(min(n, k)) - 3)
+    d = min(n, k)
+    trace_weight = weight * (np.log2(d) - 3)
     return 2 - 2 * cosine + trace_weight * trace
 
 
@@ -52,7 +53,8 @@ def lejepa(views, weight, slices, seed):
     axes = directions(k, slices, seed).numpy()
     mean = sum(views).numpy() / 2
     t = np.linspace(-3, 3, 33)
-    normal = np.exp(-(t**2) / 2)
+    square = t**2
+    normal = np.exp(-square / 2)
     loss = 0.0
     for view in views:
         z = view.numpy()
@@ -109,7 +111,8 @@ def test_the_gradient_is_the_slope_of_the_independent_loss(name):
     @torch.no_grad()
     def independent(step):
         weight[2, 3] += step
-        z = [model.projector(model.backbone(x)) for x in data[1]]
+        features = [model.backbone(x) for x in data[1]]
+        z = [model.projector(x) for x in features]
         weight[2, 3] -= step
         if name == "intl":
             value = intl(z, options["steps"], options["trace_weight"])
@@ -117,7 +120,8 @@ def test_the_gradient_is_the_slope_of_the_independent_loss(name):
             value = lejepa(z, options["sigreg_weight"], options["slices"], seed=0)
         return value + float(classifier_loss(model, data))
 
-    assert loss.item() == pytest.approx(independent(0), rel=1e-5)
+    expected = independent(0)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
     rise = independent(1e-5) - independent(-1e-5)
     actual = float(gradient[2, 3])
     assert actual == pytest.approx(rise / 2e-5, rel=2e-2, abs=2e-5)
@@ -135,4 +139,5 @@ def _gradient(rank, size):
 @pytest.mark.process
 def test_the_losses_are_those_of_the_global_batch(worlds):
     parts = worlds(2).run(_gradient)
-    torch.testing.assert_close(torch.cat(parts), _gradient(0, 1))
+    expected = _gradient(0, 1)
+    torch.testing.assert_close(torch.cat(parts), expected)

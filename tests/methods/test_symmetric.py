@@ -35,7 +35,13 @@ def test_theorem_1(n, k, seed, offset):
     assert_close(elsewhere, centred - k, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "weight"), [("ema", 0.9), ("batch", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "weight"),
+    [
+        ("ema", 0.9),
+        ("batch", 0.0),
+    ],
+)
 def test_the_centre_averages_over_steps(kind, weight):
     center = Center(4, kind, momentum=0.9)
     expected = torch.zeros(4)
