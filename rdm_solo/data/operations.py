@@ -63,9 +63,9 @@ def crop_boxes(
     # torchvision's fallback after ten tries.
     largest_height = min(height, round(width / ratio[0]))
     largest_width = min(width, round(height * ratio[1]))
-    largest = torch.tensor([largest_height, largest_width])
-    central_corner = (image - largest) // 2
-    central = torch.cat((central_corner, largest))
+    central_top = (height - largest_height) // 2
+    central_left = (width - largest_width) // 2
+    central = torch.tensor([central_top, central_left, largest_height, largest_width])
     any_fits = fits.any(1, keepdim=True)
     return torch.where(any_fits, boxes.long(), central)
 
