@@ -248,7 +248,7 @@ def test_random_rows_are_split_mix(row):
     ("channels", "options"),
     [
         (3, {}),
-        (3, {"size": 12}),
+        (3, {"size": 12, "rotate": 0.2}),
         (1, {"rotate": 0.2}),
     ],
 )
