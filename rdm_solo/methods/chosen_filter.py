@@ -14,6 +14,21 @@ from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.ground.errors import UserError
 
 
+def exponent(p: Any) -> str:
+    """Format an exponent or a schedule of exponents.
+
+    >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
+    ('-0.5', '(-0.1…-0.5, linear)')
+    """
+    if p is None:
+        return ""
+    if isinstance(p, (int, float)):
+        return f"{p:g}"
+    if "end" not in p:
+        return f"{p['start']:g}"
+    return f"({p['start']:g}…{p['end']:g}, {p['schedule']})"
+
+
 def parameters(group: Any) -> dict[str, Any]:
     """Return the keys of a config's group ``filter`` that are parameters of the function."""
     options = ("name", "branch", "function", "momentum")
@@ -131,6 +146,21 @@ class ChosenFilter:
         if self.function is None or not any(_shipped(self.label)):
             return ""
         return formula(self.function, **{**self.parameters, "p": p})
+
+    def text(self, p: str | None = None) -> str:
+        """Return the filter in words, with its own exponent or with this one.
+
+        >>> ChosenFilter("target_pow", "target", "pow", p=-0.5).text()
+        'target filter σ^-0.5'
+        """
+        if p is None:
+            p = exponent(self.p)
+        formula = self.formula(p)  # of a shipped function
+        if not formula:
+            return f"{self.label}, p = {p}" if p else self.label
+        if self.symmetric:
+            return f"filter {formula} on both branches"
+        return f"{self.branch} filter {formula}"
 
     def modules(self, epochs: int) -> dict[str, SpectralFilter]:
         """Return the spectral filter of each branch; raise UserError if p would be ignored.

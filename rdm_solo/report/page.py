@@ -15,8 +15,7 @@ from rdm_solo.report import answers, tables
 from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.judged import Setting
 from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
-from rdm_solo.runs.columns import ACCURACY, Column
-from rdm_solo.runs.folder import RunFolder
+from rdm_solo.runs.columns import ACCURACY
 from rdm_solo.runs.groups import format_latest
 
 _KINDS = [
@@ -79,28 +78,13 @@ def page(
     environment.filters["format_latest"] = format_latest
     sections: dict[str, Any] = {}
     if settings:
-        runs: list[RunFolder] = []
-        for setting in settings:
-            runs += setting.group.runs
-        folders = [run.folder for run in runs]
-        sections = {
-            "overview_columns": _measured(tables.OVERVIEW, settings),
+        sections = tables.contents(settings) | {
             "accuracy_chart": ACCURACY,
-            "run_columns": _measured(tables.RUN_COLUMNS, settings),
-            "measures": _measured(tables.MEASURES, settings),
-            "other_columns": _measured(tables.OTHERS, settings),
             "answers": answers.first_answers(settings),
             "pictures": pictures[:OPEN],
-            "caveats": tables.caveats(settings),
-            "warnings": tables.warnings(runs),
             "rules": RULES,
             "more_pictures": pictures[OPEN:],
             "all_figures": any(picture.plot in SLOW for picture in pictures),
-            "folders": dict(zip(folders, tables.relative(folders))),
-            "facts": list(map(tables.facts, settings)),
-            "versions": tables.package_versions(runs),
-            "commands": tables.commands(settings),
-            "paper_rows": tables.paper_rows(settings),
         }
     return environment.get_template("page.html").render(
         sections,
@@ -112,11 +96,6 @@ def page(
         today=datetime.date.today().isoformat(),
         version=__version__,
     )
-
-
-def _measured(columns: Sequence[Column], settings: Sequence[Setting]) -> list[Column]:
-    """Return the columns in which a setting has a value."""
-    return [column for column in columns if any(setting.last(column.name) for setting in settings)]
 
 
 def typeset(text: str) -> Markup:

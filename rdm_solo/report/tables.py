@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from rdm_solo import paper
 from rdm_solo.cli import arguments
 from rdm_solo.ground.errors import join_first
+from rdm_solo.methods.chosen_filter import exponent
 from rdm_solo.report.judged import (
     ACCURACIES,
     EPOCH_ACCURACIES,
@@ -22,11 +23,10 @@ from rdm_solo.report.judged import (
     most_common,
 )
 from rdm_solo.runs import columns, files
-from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import mean_std, run_name
-from rdm_solo.runs.saved_config import exponent
 from rdm_solo.runs.settings import MODEL
 from rdm_solo.runs.settings import settings as setting_options
 
@@ -37,6 +37,32 @@ RUN_COLUMNS = [*EPOCH_ACCURACIES, *RANKS]
 MEASURES = columns.measures()
 _SHOWN = [*OVERVIEW, *MEASURES]
 OTHERS = [column for column in COLUMNS.values() if column.chart and column not in _SHOWN]
+
+
+def contents(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Return the template's values for the tables of these settings."""
+    runs: list[RunFolder] = []
+    for setting in settings:
+        runs += setting.group.runs
+    folders = [run.folder for run in runs]
+    return {
+        "overview_columns": _measured(OVERVIEW, settings),
+        "run_columns": _measured(RUN_COLUMNS, settings),
+        "measures": _measured(MEASURES, settings),
+        "other_columns": _measured(OTHERS, settings),
+        "caveats": caveats(settings),
+        "warnings": warnings(runs),
+        "folders": dict(zip(folders, relative(folders))),
+        "facts": list(map(facts, settings)),
+        "versions": package_versions(runs),
+        "commands": commands(settings),
+        "paper_rows": paper_rows(settings),
+    }
+
+
+def _measured(columns: Sequence[Column], settings: Sequence[Setting]) -> list[Column]:
+    """Return the columns in which a setting has a value."""
+    return [column for column in columns if any(setting.last(column.name) for setting in settings)]
 
 
 def caveats(settings: Sequence[Setting]) -> list[str]:

@@ -17,7 +17,7 @@ from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
-from rdm_solo.runs.saved_config import config_path, exponent, run_config
+from rdm_solo.runs.saved_config import config_path, run_config
 from rdm_solo.runs.settings import settings
 
 
@@ -119,18 +119,7 @@ class RunFolder:
         """Method and filter, such as ``SimSiam, target filter σ^-0.5``; equal for all seeds."""
         if self.chosen_filter.unchanged:
             return self.description.label
-        text = self.filter_text(exponent(self.chosen_filter.p))
-        return f"{self.description.label}, {text}"
-
-    def filter_text(self, p: str) -> str:
-        """Return the filter in words, with this exponent if it has one."""
-        chosen = self.chosen_filter
-        formula = chosen.formula(p)  # of a shipped function
-        if not formula:
-            return f"{chosen.label}, p = {p}" if p else chosen.label
-        if chosen.symmetric:
-            return f"filter {formula} on both branches"
-        return f"{chosen.branch} filter {formula}"
+        return f"{self.description.label}, {self.chosen_filter.text()}"
 
     @cached_property
     def setting(self) -> dict[str, str]:

@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.saved_config import exponent
 from rdm_solo.runs.spectra_files import stack
 
 
@@ -49,8 +48,8 @@ class Group:
         if chosen.unchanged:
             return "learnable predictor"
         if self.first.p is None:
-            return self.first.filter_text(exponent(chosen.p))
-        return self.first.filter_text("p" if chosen.formula("p") else "")
+            return chosen.text()
+        return chosen.text("p" if chosen.formula("p") else "")
 
     @property
     def family(self) -> str:

@@ -124,21 +124,6 @@ def _read(folder: Path) -> DictConfig:
         raise files.Unreadable(folder / CONFIG, first_line(error)) from error
 
 
-def exponent(p: Any) -> str:
-    """Format an exponent or a schedule of exponents.
-
-    >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
-    ('-0.5', '(-0.1…-0.5, linear)')
-    """
-    if p is None:
-        return ""
-    if isinstance(p, (int, float)):
-        return f"{p:g}"
-    if "end" not in p:
-        return f"{p['start']:g}"
-    return f"({p['start']:g}…{p['end']:g}, {p['schedule']})"
-
-
 def title(cfg: DictConfig) -> str:
     """Return a run's title: method, filter, exponent, data set."""
     words = [cfg.method.name]

@@ -22,8 +22,8 @@ from rdm_solo.data.views import Views
 from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
-from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import checkpoints, metrics_file, saved_config
+from rdm_solo.methods.chosen_filter import ChosenFilter, exponent
+from rdm_solo.runs import checkpoints, metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
 from rdm_solo.runs.versions import versions as package_versions
@@ -68,12 +68,12 @@ def advice_settings(cfg: DictConfig) -> RunSettings:
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
     """Return the run's name, group, hyperparameters and config for its loggers."""
     chosen = ChosenFilter.from_config(cfg)
-    exponent = saved_config.exponent(cfg.p)
+    p = exponent(chosen.p)
     setting = cfg.method.name
     if not chosen.absent:
         setting += f"-{chosen.label}"
-    if exponent:
-        setting += f"-p={exponent}"
+    if p:
+        setting += f"-p={p}"
     hyperparameters = {
         "method": cfg.method.name,
         "filter": chosen.label,
@@ -88,7 +88,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
         "seed": cfg.seed,
     }
     if OmegaConf.is_config(cfg.p):
-        hyperparameters |= {"p": None, "p_schedule": exponent}
+        hyperparameters |= {"p": None, "p_schedule": p}
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     sweep = os.environ.get(SWEEP_FOLDER)
     if sweep:
