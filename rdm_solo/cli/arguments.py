@@ -191,10 +191,14 @@ def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
         *_, leaf = name.split(".")
         keys_by_leaf.setdefault(leaf, name)
 
-    hint = "; --help all lists them"
+    message = f"there is no option {key!r}"
+    further = f"further arguments are passed as ++{key}=..."
+    if ".kwargs." in key:
+        return f"{message}; {further}"
+    hint = "--help all lists them"
     *_, leaf = key.split(".")
     for similar in difflib.get_close_matches(leaf, keys_by_leaf, n=1):
-        hint = f"; did you mean {keys_by_leaf[similar]!r}?"
-    if key.startswith("trainer.") or ".kwargs." in key:
-        hint += f" (further arguments are passed as ++{key}=...)"
-    return f"there is no option {key!r}{hint}"
+        hint = f"did you mean {keys_by_leaf[similar]!r}?"
+    if key.startswith("trainer."):
+        hint += f" ({further})"
+    return f"{message}; {hint}"

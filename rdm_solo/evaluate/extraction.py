@@ -7,8 +7,20 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.data import Loader, Pipeline, Views
+from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.values import check_choice
 
 CHUNK = 512  # images per forward pass
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the named device; ``gpu`` means ``cuda``, ``auto`` means a GPU if there is one."""
+    check_choice("device", name, ("auto", "cpu", "cuda", "gpu"))
+    if name != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda")
+    if name in ("cuda", "gpu"):
+        raise UserError(f"device={name}, but torch {torch.__version__} finds no GPU; use cpu.")
+    return torch.device("cpu")
 
 
 def evaluation_views(views: Views, augmentation: DictConfig) -> Views:

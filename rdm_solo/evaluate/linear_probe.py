@@ -18,8 +18,6 @@ log = logging.getLogger("rdm_solo")
 
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
     """Train a linear classifier on a frozen backbone, write the results and return the record."""
-    import torch
-
     from rdm_solo.data import loader
     from rdm_solo.evaluate import extraction, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
@@ -31,10 +29,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.train import reporting, training_data
 
     linear_config.check(cfg)
-    name = cfg.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
+    device = extraction.choose_device(cfg.device)
     named_errors: Any = contextlib.nullcontext()
     if cfg.run is not None:
         named_errors = files.prefix_errors(Path(cfg.run))
