@@ -12,7 +12,7 @@ import numpy as np
 from rdm_solo.callbacks import is_due
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import spectra_files
-from rdm_solo.runs.files import FIGURES
+from rdm_solo.runs.files import FIGURES, METRICS
 from rdm_solo.runs.metrics_file import read_metrics
 
 log = logging.getLogger("rdm_solo")
@@ -62,7 +62,7 @@ class RankFigure(pl.Callback):
     title: str = ""
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or not (self.folder / METRICS).exists():
             return
         with _warn_on_failure():
             metrics = read_metrics(self.folder)

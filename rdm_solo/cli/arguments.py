@@ -191,14 +191,13 @@ def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
         *_, leaf = name.split(".")
         keys_by_leaf.setdefault(leaf, name)
 
-    message = f"there is no option {key!r}"
-    further = f"further arguments are passed as ++{key}=..."
-    if ".kwargs." in key:
-        return f"{message}; {further}"
     hint = "--help all lists them"
     *_, leaf = key.split(".")
     for similar in difflib.get_close_matches(leaf, keys_by_leaf, n=1):
         hint = f"did you mean {keys_by_leaf[similar]!r}?"
+    further = f"further arguments are passed as ++{key}=..."
     if key.startswith("trainer."):
         hint += f" ({further})"
-    return f"{message}; {hint}"
+    if key.startswith(("optimizer.kwargs.", "backbone.kwargs.")):
+        hint = further
+    return f"there is no option {key!r}; {hint}"

@@ -150,7 +150,7 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
     for channel in images.unbind(1):
         levels = channel.flatten()
         counts.append(torch.bincount(levels, minlength=256))
-    shares = torch.stack(counts).double() / levels.numel()
+    shares = torch.stack(counts).double() / images[:, 0].numel()
     means = (shares * values).sum(1)
     deviations = values - means[:, None]
     variances = (shares * deviations**2).sum(1)

@@ -77,6 +77,8 @@ def measure(run: "RunFolder", rows: int = 4096) -> Figure5:
     from rdm_solo.evaluate import finished_run  # imports solo-learn
 
     design = run.description.asymmetry
+    if design not in DESIGNS:
+        raise ValueError(f"{run.description.label} has no asymmetric design.")
     finished = finished_run.load(run)
     with torch.no_grad():
         curves, note = DESIGNS[design](finished, rows)
@@ -90,17 +92,19 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     online: list[Tensor] = []
     target: list[Tensor] = []
     positive: list[Tensor] = []
+    has_momentum = hasattr(model, "momentum_projector")
+    has_neighbours = hasattr(model, "find_nn")
     for crops in finished.batches(rows):
         targets = []
         for x in crops:
             z = model.projector(model.backbone(x))
             online.append(model.predictor(z))
-            if hasattr(model, "momentum_projector"):  # it ends with the target filter
+            if has_momentum:  # the momentum projector ends with the target filter
                 z = model.momentum_projector(model.momentum_backbone(x))
-            elif not hasattr(model, "find_nn"):
-                z = model.target_head(z)
-            if hasattr(model, "find_nn"):  # NNBYOL and NNSiam: neighbours in a queue
+            if has_neighbours:  # NNBYOL and NNSiam: neighbours in a queue, which it filters
                 _, z = model.find_nn(normalize(z, dim=-1))
+            elif not has_momentum:
+                z = model.target_head(z)
             targets.append(z)
         target += targets
         positive += targets[1:] + targets[:1]

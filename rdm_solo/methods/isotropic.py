@@ -35,8 +35,8 @@ def iterative_whitening(x: Tensor, steps: int) -> Tensor:
     for _ in range(steps):
         triple = 3 * P
         cube = P @ P @ P
-        share = covariance / trace
-        P = (triple - cube @ share) / 2
+        normalised = covariance / trace
+        P = (triple - cube @ normalised) / 2
     whitened = centred @ P
     return whitened * trace.rsqrt()
 

@@ -32,10 +32,8 @@ class Float32Linear(nn.Linear):
 
 def use_float32(projector: nn.Sequential) -> None:
     """Take the projector's last linear layer out of autocast; its parameters stay the same."""
-    for layer in projector:
-        if isinstance(layer, nn.Linear):
-            last = layer
-    last.__class__ = Float32Linear  # keeps its parameters and their names in state dicts
+    linear = [layer for layer in projector if isinstance(layer, nn.Linear)]
+    linear[-1].__class__ = Float32Linear  # keeps its parameters and their names in state dicts
 
 
 class _Filtered:

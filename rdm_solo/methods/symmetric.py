@@ -104,7 +104,7 @@ class OneProjector:
         for feats in out["feats"]:
             z = self.projector(feats)
             views.append(z.float())
-        with torch.autocast(z.device.type, enabled=False):
+        with torch.autocast(views[0].device.type, enabled=False):
             loss = self.compare(views)
         self.log("train/loss", loss, on_epoch=True, sync_dist=True)
         return loss + out["loss"]

@@ -1,6 +1,6 @@
 """The paper's figures: each entry of ``PLOTS`` draws settings as a matplotlib figure.
 
-Modules are imported on first use, so a training run only loads the figure that it draws.
+Modules are imported on first use, so a training run only loads the figures over epochs.
 
 >>> from pathlib import Path
 >>> from rdm_solo import plots, runs

@@ -82,11 +82,12 @@ def alignment(groups: Groups, looks: style.Looks) -> Figure:
 
 def _branch_panels(groups: Groups, columns: Mapping[str, style.Look]) -> Figure:
     """Draw one panel per setting, with these columns of the same chart."""
+    first = next(iter(columns))
     figure, panels = style.figure(len(groups))
     for axes, group in zip(panels, groups):
         for column, look in columns.items():
             draw_column(axes, group, column, look)
-        epoch_axes(axes, COLUMNS[column].chart)
+        epoch_axes(axes, COLUMNS[first].chart)
         style.panel_title(axes, group.label)
     share_limits(panels, map(rank_scale, groups))
     for axes in panels:

@@ -226,8 +226,10 @@ def start_at_zero(axes: Axes) -> None:
 
 def log_axis(axis: Axis) -> None:
     """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
-    scale = "xscale" if axis is axis.axes.xaxis else "yscale"
-    axis.axes.set(**{scale: "log"})
+    if axis is axis.axes.xaxis:
+        axis.axes.set_xscale("log")
+    else:
+        axis.axes.set_yscale("log")
     low, high = sorted(axis.get_view_interval())
     if high < 10 * low:
         axis.set_major_locator(MaxNLocator(nbins=3))

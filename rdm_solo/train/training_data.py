@@ -39,7 +39,10 @@ def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
             f"dataset.source must name a function that returns a rdm_solo.data.Dataset, got "
             f"{type(dataset).__name__}."
         )
-    return dataset, instantiate(cfg.dataset.views)
+    views = instantiate(cfg.dataset.views)
+    if not isinstance(views, Views):
+        raise UserError(f"dataset.views must be rdm_solo.data.Views, got {type(views).__name__}.")
+    return dataset, views
 
 
 def limit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:

@@ -71,7 +71,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             return
         earlier_kinds = watch.collapsed
         scalars = self._logged_scalars(trainer, watch)
-        row = watch.end_epoch(**scalars)
+        row = watch.end_epoch(scalars)
         for name, value in row.items():
             if name not in USER_SCALARS:
                 pl_module.log(name, value, sync_dist=True)

@@ -206,18 +206,20 @@ class Watch:
         self._steps += 1
         self.recorder.before_step(self._steps, self.steps_per_epoch or self._steps_before)
 
-    def end_epoch(self, **scalars: float) -> dict[str, float]:
+    def end_epoch(
+        self, scalars: Mapping[str, float] | None = None, /, **keywords: float
+    ) -> dict[str, float]:
         """Measure, write, warn and log at the end of an epoch, and return the epoch's scalars.
 
-        Pass your own scalars by their columns' names with ``_`` instead of ``/``:
-        ``val_acc1=91.0``. Accuracies are in per cent. With several processes, the scalars of rank 0
-        are used.
+        Pass your own scalars as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
+        keywords with ``_`` instead of ``/`` (``val_acc1=91.0``). Accuracies are in per cent. With
+        several processes, the scalars of rank 0 are used.
         """
         if self.folder.closed:
             raise UserError(
                 f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
             )
-        user_scalars = _user_scalars(scalars)
+        user_scalars = _user_scalars({**(scalars or {}), **keywords})
         user_scalars = broadcast_object(user_scalars)
         row = self.recorder.end_epoch(self.epoch)
         loss_and_count = float(self._loss), self.loss_count

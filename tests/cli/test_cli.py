@@ -27,6 +27,7 @@ def refusal(*overrides: str) -> str:
         (["method=swav", "method.queue_size=3"], "did you mean 'method.kwargs.queue_size'?"),
         (["trainer.limit_train_batches=2"], "passed as ++trainer.limit_train_batches=..."),
         (["optimizer.kwargs={fused: true}"], "passed as ++optimizer.kwargs.fused=..."),
+        (["method.kwargs={proj_hiden_dim: 8}"], "did you mean 'method.kwargs.proj_hidden_dim'?"),
         (["filter=target"], "did you mean 'target_pow'?"),
         (["experiment=cifar10/simsiam"], "did you mean 'cifar10/s"),
         (["p=["], "cannot read the argument"),
