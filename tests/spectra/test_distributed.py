@@ -1,12 +1,13 @@
-"""Several gloo processes against one: filters, their gradients, spectra."""
+"""Several gloo processes against one: filters, their gradients, DDP, spectra."""
 
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import features
 from support.branches import assert_same, outputs
-from torch import Tensor
+from torch import Tensor, nn
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import BranchSpectra, Spectra
@@ -49,6 +50,22 @@ def filtered(x: Tensor) -> Tensor:
     return torch.stack([online.detach(), target, leaf.grad])
 
 
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24))
+
+
+def backward(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a SimSiam-like loss, the mean over the rows, and the gradient of all parameters."""
+    z = model(x)
+    online = SpectralFilter("online", "log1p")(z)
+    target = z.roll(1, 1).detach()
+    loss = -nn.functional.cosine_similarity(online, target).mean()
+    loss.backward()
+    gradients = [parameter.grad.flatten() for parameter in model.parameters()]
+    return loss.detach(), torch.cat(gradients)
+
+
 def measure(rank: int, world: int, **options: int) -> tuple[Spectra, int]:
     """Return spectra of this process's rows, and how many rows all processes kept together.
 
@@ -71,6 +88,11 @@ def measure(rank: int, world: int, **options: int) -> tuple[Spectra, int]:
 
 def work(rank: int, world: int) -> dict[object, Any]:
     results: dict[object, Any] = {}
+    model = nn.parallel.DistributedDataParallel(make_model())
+    x = features("1/i", 64, 24).chunk(world)[rank]
+    loss, gradient = backward(model, x)
+    dist.all_reduce(loss)
+    results["model"] = loss / world, gradient
     for name in BATCHES:
         x = batch(name).chunk(world)[rank]
         results[name] = filtered(x)
@@ -82,6 +104,15 @@ def work(rank: int, world: int) -> dict[object, Any]:
 @pytest.fixture(scope="module")
 def two_processes(worlds):
     return worlds(2).run(work)
+
+
+def test_loss_and_gradients_of_a_model_equal_one_process(two_processes):
+    expected_loss, expected = backward(make_model(), features("1/i", 64, 24))
+    for results in two_processes:
+        loss, gradient = results["model"]
+        assert loss.item() == pytest.approx(expected_loss.item(), abs=1e-6)
+        error = gradient - expected
+        assert error.norm() <= 1e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("name", BATCHES)
