@@ -30,7 +30,7 @@ def test_kinds_on_both_branches(branch, name, p, own, online):
     assert effect.own_kind == own
     assert effect.online_kind == online
     is_wrong = online == "high-pass"
-    assert is_wrong == ("Theorem 3" in str(effect.warnings))
+    assert is_wrong == ("points the wrong way" in str(effect.warnings))
     gap = rank_difference(effect.lam_p, effect.lam_z)
     assert is_wrong == (gap < -1e-3)
     assert ("as an online filter" in effect.line) == (branch == "target")
@@ -43,13 +43,13 @@ def test_kinds_on_both_branches(branch, name, p, own, online):
 def test_log_is_a_band_filter_across_one_and_says_what_it_depends_on():
     below = effect_of("online", "log", sigma=SIGMA / 10)  # from 2 to 0.5
     assert below.own_kind == "band-stop"
-    assert "12 of 16 directions" in str(below.warnings)
+    assert "negative for 12 of 16 directions" in str(below.warnings)
     above = effect_of("online", "log")
     assert above.own_kind == "low-pass"
     (warning,) = above.warnings
-    assert "batch size" in warning
+    assert "depends on the filter's batch size" in warning
     near = effect_of("online", "log", sigma=SIGMA / 4)  # 1.25 to 5: half of that crosses 1
-    assert "band-stop" in near.warnings[0]
+    assert "a quarter of the batch it is band-stop" in near.warnings[0]
     assert effect_of("target", "pow", -0.7).warnings == []
 
 
@@ -64,7 +64,7 @@ def test_a_function_of_the_rows_does_not_depend_on_the_batch_size():
 
 def test_an_exponent_below_minus_one_reverses_the_order():
     effect = effect_of("target", "pow", -2.0)
-    assert "order" in effect.warnings[0]
+    assert "changes the order of the directions" in effect.warnings[0]
     assert (effect.lam_z.diff() <= 0).all()
 
 

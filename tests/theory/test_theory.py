@@ -152,7 +152,7 @@ def test_theorem_2_holds_without_shared_eigenvectors(seed, m, weight_decay):
         assert values.max() < 1 + 1e-11
 
 
-def test_the_ideal_filter_is_the_predictors_spectrum():
+def test_the_ideal_filter_is_the_predictors_spectrum_and_its_outputs_curve():
     v = orthonormal(3, 3)
     lam_z = vector(0.6, 0.3, 0.1)
     lam_plus = vector(0.5, 0.2, 0.01)
@@ -161,6 +161,8 @@ def test_the_ideal_filter_is_the_predictors_spectrum():
     C_plus = matrix(v, lam_plus)
     W = optimal_predictor(C_z, C_plus, weight_decay=0.05)
     assert_close(W, matrix(v, omega))
+    lam_p = eigenvalues(W @ C_z @ W.mT)
+    assert_close(filter_curve(lam_p, lam_z), omega)
     omega = ideal_filter(vector(1, 1), vector(1, 0))
     assert omega.isnan().tolist() == [False, True]
 
