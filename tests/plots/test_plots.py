@@ -163,6 +163,16 @@ def test_other_charts_have_a_panel_for_each_column_that_was_measured():
     assert monotonicity.get_ydata().tolist() == [0.1, 0.5, 0.2]
 
 
+def test_alignment_has_a_line_for_each_mean():
+    columns = {
+        "alignment__online_target": [0.2, 0.1, 0.5],
+        "alignment__online_target_weighted": [0.1, 0.4, 0.3],
+    }
+    (axes,) = draw("alignment", run(**columns)).axes
+    assert_line(axes, "plain mean (99.99 % of the eigenvalues' sum)", [0.2, 0.1, 0.5])
+    assert_line(axes, "weighted by eigenvalues", [0.1, 0.4, 0.3])
+
+
 def test_bands_are_the_range_over_seeds():
     seeds = []
     for seed, first in enumerate((4, 5, 9)):
