@@ -56,6 +56,10 @@ def test_steps_that_the_gradient_scaler_skips_are_no_divergence(tmp_path):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=1000)
     half = pl.plugins.MixedPrecision("16-mixed", "cpu", scaler)
     model = Regression()
+    weight = model.net.weight
+    before = weight.detach().clone()
     fit(model, 30, tmp_path, plugins=[half])
     assert model.steps == 60
     assert 1 < scaler.get_scale() < 2.0**39, "some steps were skipped, and others were not"
+    assert not torch.equal(weight, before)
+    assert weight.isfinite().all()
