@@ -16,8 +16,8 @@ from rdm_solo.train import resume, sweep
 RUN = [*SMALL, "filter=target_pow", "max_epochs=1", "scheduler.warmup_epochs=0"]
 RUN += ["trainer.enable_progress_bar=false"]
 FIRST = "0_simsiam_target_pow_p=-1_seed=0"
-SECOND = "1_simsiam_target_pow_p=-0.5_seed=0"
-REFUSED = "2_simsiam_target_pow_p=9_seed=0"
+REFUSED = "1_simsiam_target_pow_p=9_seed=0"
+THIRD = "2_simsiam_target_pow_p=-0.5_seed=0"
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +37,7 @@ def loss(folder: Path) -> float:
 def test_a_sweep_trains_the_missing_runs_returns_their_metrics_and_names_those_that_fail(
     launcher, tmp_path, train, monkeypatch
 ):
-    """The first run of this sweep has finished, the second is missing, and the third is refused."""
+    """The first run of this sweep has finished, the second is refused, and the third is missing."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     metrics = {}
     start_run = sweep.start
@@ -52,7 +52,7 @@ def test_a_sweep_trains_the_missing_runs_returns_their_metrics_and_names_those_t
     table = folder / FIRST / "metrics.csv"
     written = table.stat().st_mtime_ns
     # With a flag such as --config-dir, no run is checked before the first one starts.
-    options = [*RUN, "p=-1,-0.5,9", launcher, "hydra.sweep.dir=sweep"]
+    options = [*RUN, "p=-1,9,-0.5", launcher, "hydra.sweep.dir=sweep"]
     options += ["hydra/job_logging=default", "optimized_metric=train/loss"]
     out = train("-m", "--config-dir", str(tmp_path), *options)
     assert out.returncode == 1
@@ -60,11 +60,11 @@ def test_a_sweep_trains_the_missing_runs_returns_their_metrics_and_names_those_t
     assert f"failed: {REFUSED}: p must be a number" in out.stdout
     assert table.stat().st_mtime_ns == written
     run(tmp_path / "alone", *RUN, "p=-0.5")
-    assert loss(folder / SECOND) == loss(tmp_path / "alone")
+    assert loss(folder / THIRD) == loss(tmp_path / "alone")
     if launcher == "launcher=local":  # the others call start in other processes
-        expected = {0: loss(folder / FIRST), 1: loss(folder / SECOND), 2: math.nan}
+        expected = {0: loss(folder / FIRST), 1: math.nan, 2: loss(folder / THIRD)}
         assert metrics == pytest.approx(expected, nan_ok=True)
-    assert "Starting simsiam" in (folder / SECOND / "rdm_solo.log").read_text()
+    assert "Starting simsiam" in (folder / THIRD / "rdm_solo.log").read_text()
 
     recorded = resume.expand(["resume=sweep", "p=-1"])
     assert recorded[0] == "-m"
