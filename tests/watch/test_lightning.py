@@ -175,7 +175,14 @@ class Stream(IterableDataset):
     """Data without a length."""
 
     def __iter__(self):
-        return iter(batches())
+        return iter(batches(8))
+
+
+def test_steps_of_data_without_a_length_are_spaced_by_the_epoch_before(tmp_path):
+    fit(make_module(), WatchCallback(tmp_path, max_rows=60), data=Stream())
+    first, second = rows(tmp_path)
+    # lr=0, so the epochs differ in their steps alone: 0, 1, 2 of the first, 0, 3, 6 of the second.
+    assert first["erank/online"] != second["erank/online"]
 
 
 @pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "rows"}])

@@ -159,9 +159,10 @@ def test_the_report_opens_the_folder(tmp_path, monkeypatch):
     assert (tmp_path / "report" / "effective_rank.png").stat().st_size > 0
 
 
-def test_commands_that_need_a_model_refuse_the_folder(tmp_path, typed):
+@pytest.mark.parametrize("command", ["linear", "export"])
+def test_commands_that_need_a_model_refuse_the_folder(command, tmp_path, typed):
     Watch(tmp_path, SimSiam()).close()
-    process = typed("rdm_solo.linear", f"run={tmp_path}", cwd=tmp_path)
+    process = typed(f"rdm_solo.{command}", f"run={tmp_path}", cwd=tmp_path)
     assert process.returncode != 0
     assert "rdm_solo.watch" in process.stderr
 
