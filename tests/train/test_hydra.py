@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import pytest
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from support.small_runs import SMALL, rows
@@ -37,14 +38,15 @@ def test_a_run_has_the_output_folder_callbacks_and_logging_of_hydra(train, tmp_p
     assert "Starting simsiam" in (tmp_path / "run" / "rdm_solo.log").read_text()
 
 
-def test_verbose_shows_debug_lines(train, monkeypatch):
+@pytest.mark.parametrize("option", ["hydra.verbose=true", "hydra.verbose=[rdm_solo]"])
+def test_verbose_shows_debug_lines(option, train, monkeypatch):
     def stop(cfg, folder, overrides) -> None:
         logging.getLogger("rdm_solo").debug("a debug line")
         raise UserError("no training")
 
     monkeypatch.setattr("rdm_solo.train.run.run", stop)
     assert "a debug line" not in train(*RUN).stdout
-    assert "a debug line" in train(*RUN, "hydra.verbose=true").stdout
+    assert "a debug line" in train(*RUN, option).stdout
 
 
 def test_a_refused_run_leaves_no_folder(train, tmp_path):
