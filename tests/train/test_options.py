@@ -21,6 +21,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["filter.momentum=0.5"], "filter.momentum would be ignored: filter=learnable"),
         (["filter=online_pow", "filter.momentum=1"], "filter.momentum must be"),
         (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
+        (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["+trainer.max_epochs=3"], "multiple values for keyword argument 'max_epochs'"),
@@ -37,6 +38,8 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 16 rows"),
         (["method=nnsiam", "method.kwargs.queue_size=0"], "must be a multiple of the 16 rows"),
         (["method=swav", "method.kwargs.queue_size=7"], "must be at least the 16 rows"),
+        (["trainer.num_nodes=0"], "trainer.num_nodes must be"),
+        (["dataset.views=null"], "dataset.views must be rdm_solo.data.Views"),
         (["dataset.num_train=1"], "limited by the number of training images"),
     ],
 )
