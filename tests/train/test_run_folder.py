@@ -138,6 +138,16 @@ def test_a_folder_that_another_process_writes_to_is_refused(cut):
         run(cut, *OPTIONS)
 
 
+def test_nothing_is_written_through_a_link_that_leads_out(cut, tmp_path):
+    outside = tmp_path / "outside"
+    log = cut / "train.log"
+    log.unlink(missing_ok=True)
+    log.symlink_to(outside)
+    with pytest.raises(UserError, match="a link"):
+        run(cut, *OPTIONS)
+    assert not outside.exists()
+
+
 @pytest.mark.parametrize(
     "option", ["callbacks.knn._target_=os.system", "p=${oc.env:HOME}", "--config-dir=elsewhere"]
 )
