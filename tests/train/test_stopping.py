@@ -100,14 +100,18 @@ def test_the_second_process_ends_if_the_first_is_killed_while_it_starts(tmp_path
 
 @pytest.mark.long
 @pytest.mark.process
-def test_the_processes_of_a_run_end_with_the_first_one(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
     process = start("rdm_solo.train", *RUN, *TWO, cwd=tmp_path)
     wait_for_epoch(2, process)
     assert len(processes_in(tmp_path)) == 2
-    process.terminate()
+    process.send_signal(number)
     output, _ = process.communicate(timeout=120)
-    assert process.returncode == 143
-    assert "to resume: rdm-solo train resume=run" in output
+    if number == signal.SIGTERM:
+        assert process.returncode == 143
+        assert "to resume: rdm-solo train resume=run" in output
+    else:
+        assert process.returncode == -number
     wait_until(lambda: not processes_in(tmp_path), 60)
 
 
