@@ -61,7 +61,7 @@ def limit_threads(threads: int | None) -> None:
 def exit_with_parent() -> None:
     """Kill this process when its parent exits, if a launcher or a sweep started it."""
     parent = os.environ.get(PARENT)
-    if parent is None and "LOCAL_RANK" in os.environ:  # torchrun started this process
+    if started_by_torchrun():  # whatever started torchrun
         parent = str(os.getppid())
     os.environ[PARENT] = str(os.getpid())  # for processes that Lightning starts
     if parent in (None, os.environ[PARENT]):

@@ -168,7 +168,8 @@ def test_drill_killed_and_stopped_runs_resume(tmp_path):
 def test_drill_torchrun_restarts_a_run(tmp_path):
     options = ["rdm_solo.train", *RUN, *TWO, "max_epochs=30"]
     torchrun = ["torch.distributed.run", "--nproc-per-node=2", "--standalone", "--max-restarts=1"]
-    process = start(*torchrun, "-m", *options, cwd=tmp_path)
+    # The variable names the parent of an earlier run; the parent of these is torchrun.
+    process = start(*torchrun, "-m", *options, cwd=tmp_path, RDM_SOLO_PARENT="1")
     wait_for_epoch(3, process)
     for number in processes_in(tmp_path, "\0RANK=1\0"):
         os.kill(number, signal.SIGKILL)
