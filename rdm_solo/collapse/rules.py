@@ -120,6 +120,7 @@ class Rule:
     option: str  # the bound's name in :class:`Bounds` and in the config's ``watch``
     answer: str  # the report's answer to "Is it alive?"
     definition: str  # with the default bounds
+    number: str  # the value beside its bound, a template as `warning`
     warning: str  # a template for `sentence`
     value: Callable[[Epochs, Bounds], float]  # computed for the last epoch
     # Returns None if the rule is off; if there is no function, the bound is the option's value.
@@ -132,18 +133,28 @@ class Rule:
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
         """Return the warning. ``option(name, value)`` formats an option as a user sets it."""
-        text = self.warning.format(
+        setting = option(self.option, getattr(bounds, self.option))
+        off = f"{option(self.option, None)} switches this rule off"
+        text = self._format(self.warning, epochs, bounds, setting=setting, off=off)
+        return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
+
+    def number_in(self, epochs: Epochs, bounds: Bounds) -> str:
+        """Return the last measured value beside its bound."""
+        return self._format(self.number, self._measured(epochs, bounds), bounds)
+
+    def _format(self, template: str, epochs: Epochs, bounds: Bounds, **words: str) -> str:
+        return template.format(
             now=epochs[-1],
             value=f"{self.value(epochs, bounds):.4g}",
             bounds=bounds,
             bound=self.bound_in(epochs[-1], bounds),
             accuracy=accuracy_in_words(epochs),
             gained=gained_knn(epochs, bounds),
+            untrained=epochs[0].knn,
+            best=_latest_accuracy(epochs)[2],
             behind=-math.expm1(epochs[-1].gap),  # share of the online branch's rank
-            setting=option(self.option, getattr(bounds, self.option)),
-            off=f"{option(self.option, None)} switches this rule off",
+            **words,
         )
-        return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
 
     def bound_in(self, epoch: MeasuredEpoch, bounds: Bounds) -> float | None:
         """Return the bound on an epoch's value, or None if the rule is off."""
@@ -169,6 +180,21 @@ class Rule:
             if not math.isnan(value):  # epochs without a value are skipped
                 low_values += 1
         return 0 < needed == low_values
+
+    def last_is_low(self, epochs: Epochs, bounds: Bounds) -> bool:
+        """Return whether the last measured value is below the bound, also in the warm-up."""
+        measured = self._measured(epochs, bounds)
+        if not measured or not self.in_a_row(measured[-1], bounds):
+            return False
+        bound = self.bound_in(measured[-1], bounds)
+        return bound is not None and self.value(measured, bounds) < bound
+
+    def _measured(self, epochs: Epochs, bounds: Bounds) -> Epochs:
+        """Return the epochs up to the last trained one that measured the value."""
+        for end in range(len(epochs), 0, -1):
+            if epochs[end - 1].epoch and not math.isnan(self.value(epochs[:end], bounds)):
+                return epochs[:end]
+        return []
 
 
 def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
@@ -234,6 +260,7 @@ RULES = (
         definition="the kNN accuracy minus chance (1 / classes) is below "
         f"{100 * (Bounds.accuracy or 0):g} % of its best, or kNN is at chance after the warm-up; "
         "in epochs without kNN, the online accuracy is judged instead, two epochs in a row",
+        number="{accuracy}",
         warning="{accuracy}; {off}.",
         value=accuracy_kept,
         bound=lambda epoch, bounds: bounds.accuracy or None,
@@ -247,6 +274,7 @@ RULES = (
         option="untrained",
         answer="kNN below the untrained network's",
         definition="after the warm-up the kNN accuracy is below that of the untrained network",
+        number="kNN accuracy {now.knn:.1f} % (untrained {untrained:.1f} %, best {best:.1f} %)",
         warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points compared with the "
         "untrained network ({off}).",
         value=gained_knn,
@@ -259,6 +287,7 @@ RULES = (
         answer="features collapsed",
         definition="after the warm-up the effective rank of the backbone's features around their "
         f"mean (erank/features_centred) is below {Bounds.features:g}",
+        number="effective rank of the features around their mean {value}, below {bound:g}",
         warning="the effective rank of the backbone's features around their mean is {value}, below "
         "{setting}.",
         value=lambda epochs, bounds: epochs[-1].features,
@@ -270,6 +299,7 @@ RULES = (
         answer="outputs collapsed completely",
         definition="after the warm-up the outputs' variance over their second moment "
         f"(feature/spread) is below {Bounds.spread:g}",
+        number="spread of the outputs {value}, below {bound:g}",
         warning="all images have nearly the same output (feature/spread is {value}, "
         "below {setting}).",
         value=lambda epochs, bounds: epochs[-1].spread,
@@ -281,6 +311,7 @@ RULES = (
         definition="after the warm-up the outputs' effective rank around their mean "
         f"(erank/centred) is below k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, "
         "whichever is larger, but at most k/2",
+        number="effective rank around the mean {value} of {now.dimensions}, below {bound:.4g}",
         warning="the effective rank of the outputs around their mean is {value} in "
         "{now.dimensions} dimensions, which is below {bound:.4g} ({off}).",
         value=lambda epochs, bounds: epochs[-1].erank,
@@ -293,6 +324,7 @@ RULES = (
         definition="after the warm-up the loss of a method with a softmax over K outputs is within "
         f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is near 1), the loss of a "
         "uniform softmax",
+        number="loss {now.loss_share:.4f} times ln K",
         warning="the loss is {now.loss_share:.4f} times ln K, which is the loss of a uniform "
         "softmax over K outputs ({off}).",
         value=lambda epochs, bounds: abs(epochs[-1].loss_share - 1),
@@ -303,6 +335,7 @@ RULES = (
         answer="online branch leads",
         definition=f"the target's effective rank is more than {100 * MIN_GAP:g} % below the online "
         "branch's",
+        number="effective rank of the target {behind:.1%} below the online branch's",
         warning="the target's effective rank has been below the online branch's for "
         "{bounds.gap_epochs} measured epochs, now by {behind:.1%}; it should be above.",
         value=lambda epochs, bounds: epochs[-1].gap,

@@ -9,12 +9,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rdm_solo import __version__
+from rdm_solo.collapse.health import MOSTLY_MEAN
 from rdm_solo.collapse.rules import DESTROYED, IN_A_ROW, MIN_GAP, WRONG_WAY
 from rdm_solo.collapse.rules import RULES as COLLAPSE
 from rdm_solo.report import answers, tables
 from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.judged import Setting
-from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
+from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED
 from rdm_solo.runs.columns import ACCURACY
 from rdm_solo.runs.groups import format_latest
 

@@ -11,42 +11,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from omegaconf import OmegaConf
 
-from rdm_solo.collapse import rules as collapse
-from rdm_solo.collapse.rules import MIN_GAP, Bounds, MeasuredEpoch
+from rdm_solo.collapse.health import UNMEASURED, Outcome, level
+from rdm_solo.collapse.rules import MIN_GAP, Bounds
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import curve_of, format_latest, latest, mean_std
 
 MIN_SORTED, MIN_DIRECTIONAL = 0.9, 0.5  # rank correlations of a low-pass curve
-MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant
 BOUNDS = Bounds()
 FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # measured epochs that decide which branch leads at the end
 
-UNMEASURED = "not measured"
-COLLAPSED = (collapse.COMPLETE, collapse.DIMENSIONAL, collapse.FEW_FEATURES)
 SORTED, DIRECTIONAL = "filter/monotonicity", "filter/monotonicity_directional"
 FEATURES = "erank/features_centred"
-
-
-class Outcome(NamedTuple):
-    """The answer to a question about one run, and whether the answer is good (None: not scored)."""
-
-    answer: str
-    good: bool | None = None
-    suspect: bool = False  # a note applies, which healthy runs can have too
-    collapsed: bool = False  # the outputs or the features
-
-    @property
-    def healthy(self) -> bool:
-        return self.good is not False and not self.suspect
-
-    @property
-    def level(self) -> str:
-        good = self.good
-        if self.collapsed:
-            good = False
-        return _level(good, self.suspect)
 
 
 @dataclass(frozen=True)
@@ -62,14 +38,7 @@ class Verdict:
 
     @property
     def level(self) -> str:
-        return _level(self.good, self.suspect)
-
-
-def _level(good: bool | None, suspect: bool) -> str:
-    """Return the CSS class that sets the colour: good, bad, suspect, or an empty string."""
-    if good is None:
-        return "suspect" if suspect else ""
-    return "good" if good else "bad"
+        return level(self.good, self.suspect)
 
 
 class JudgedRun(NamedTuple):
@@ -84,10 +53,9 @@ class JudgedRun(NamedTuple):
 
 def judge_run(run: RunFolder) -> JudgedRun:
     """Answer the three questions about a run; each answer on a diverged run is that it diverged."""
-    epochs = measured_epochs(run)
-    gaps = np.array([epoch.gap for epoch in epochs if epoch.epoch])
+    gaps = np.array([epoch.gap for epoch in run.measured_epochs if epoch.epoch])
     gaps = gaps[np.isfinite(gaps)]
-    alive = _alive(run, epochs)
+    alive = run.health
     if run.diverged is not None:
         return JudgedRun(run, gaps, alive, alive, alive)
     leads = _leads(run, gaps, alive.healthy)
@@ -104,51 +72,6 @@ def verdicts(judged: Sequence[JudgedRun]) -> tuple[Verdict, Verdict, Verdict]:
     return lead(runs, judged), low_pass(runs, judged), health(runs, judged)
 
 
-def measured_epochs(run: RunFolder) -> list[MeasuredEpoch]:
-    """Return what the collapse rules read of each epoch; epoch 0 is the untrained network."""
-    classes = run.derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
-    k = dimensions(run)
-    epochs = []
-    if run.untrained:
-        epochs.append(MeasuredEpoch.read(run.untrained, 0, k, classes))
-    for values in zip(*run.metrics.values()):
-        row = dict(zip(run.metrics, values))
-        epochs.append(MeasuredEpoch.read(row, int(row["epoch"]), k, classes))
-    return epochs
-
-
-def dimensions(run: RunFolder) -> int:
-    """Return the dimension of the outputs that collapse is judged on; 0 if it is unknown."""
-    return int(run.spectra.get("dimensions", np.zeros(1)).max())
-
-
-def _alive(run: RunFolder, epochs: Sequence[MeasuredEpoch]) -> Outcome:
-    if run.diverged is not None:
-        return Outcome(f"diverged in epoch {run.diverged}", good=False)
-    warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
-    # Gaps are judged by `_leads`.
-    kinds = collapse.kinds_of_collapse(epochs, Bounds(warmup=warmup, gap_epochs=None))
-    if kinds:
-        # A warning is named before the notes, and among notes a collapse comes first.
-        kind = min(kinds, key=lambda kind: (collapse.RULE[kind].note, kind not in COLLAPSED))
-        rule = collapse.RULE[kind]
-        if not rule.note:
-            return Outcome(rule.answer, good=False)
-        return Outcome(rule.answer, suspect=True, collapsed=kind in COLLAPSED)
-    measured = [epoch for epoch in epochs if epoch.epoch and math.isfinite(epoch.spread)]
-    if not measured:
-        return Outcome(UNMEASURED)
-    if len(measured) < collapse.IN_A_ROW or measured[-collapse.IN_A_ROW].epoch <= warmup:
-        return Outcome("too early to say")
-    if not dimensions(run) or not math.isfinite(measured[-1].erank):
-        return Outcome("no complete collapse; the rank was not measured")
-    spread = measured[-1].spread
-    if spread < MOSTLY_MEAN:
-        mean = f"{100 * (1 - spread):.0f} % of the outputs' second moment is their mean"
-        return Outcome(f"undecided: {mean}")
-    return Outcome("alive", good=True)
-
-
 def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether runs are alive, collapsed or diverged."""
     numbers = []
@@ -158,7 +81,7 @@ def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
         numbers.append(f"spread {mean_std(spreads, 2)} (collapse: below {BOUNDS.spread:g})")
     if ranks:
         text = f"effective rank around the mean {mean_std(ranks, 2)}"
-        k = max(map(dimensions, runs))
+        k = max(run.dimensions for run in runs)
         if k:
             text += f" of {k} (collapse: below {BOUNDS.min_rank(k):.2f})"
         numbers.append(text)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.collapse.health import Outcome, health
+from rdm_solo.collapse.rules import Bounds, MeasuredEpoch
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.ground.values import check_integer, finite
 from rdm_solo.methods import descriptions
@@ -133,6 +135,31 @@ class RunFolder:
                 value = f"{value:.12g}"
             texts[name] = str(value)
         return texts
+
+    @property
+    def dimensions(self) -> int:
+        """The dimension of the outputs that collapse is judged on; 0 if it is unknown."""
+        return int(self.spectra.get("dimensions", np.zeros(1)).max())
+
+    @cached_property
+    def measured_epochs(self) -> list[MeasuredEpoch]:
+        """What the collapse rules read of each epoch; epoch 0 is the untrained network."""
+        classes = self.derived.get("num_classes")
+        classes = classes or OmegaConf.select(self.config, "dataset.num_classes")
+        epochs = []
+        if self.untrained:
+            epochs.append(MeasuredEpoch.read(self.untrained, 0, self.dimensions, classes))
+        for values in zip(*self.metrics.values()):
+            row = dict(zip(self.metrics, values))
+            epochs.append(MeasuredEpoch.read(row, int(row["epoch"]), self.dimensions, classes))
+        return epochs
+
+    @cached_property
+    def health(self) -> Outcome:
+        """Whether the run is alive, by the default bounds after its own warm-up."""
+        warmup = float(OmegaConf.select(self.config, "scheduler.warmup_epochs", default=0))
+        bounds = Bounds(warmup=warmup, gap_epochs=None)
+        return health(self.measured_epochs, bounds, self.diverged)
 
     @property
     def last_epoch(self) -> int:

@@ -95,7 +95,8 @@ FEW, COMPLETELY = "outputs collapsed into few directions", "outputs collapsed co
 DESTROYED = "encoder destroyed"
 STUCK = "loss stuck at ln K"
 MOSTLY_MEAN = "undecided: 85 % of the outputs' second moment is their mean"
-ALIVE = "alive"
+LAST_IS_LOW = "too early to say: the last epoch is below a bound (dimensional collapse)"
+ALIVE = "alive: no rule of collapse met in 3 judged epochs"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,7 @@ ALIVE = "alive"
         ({"feature__spread": [0.9, 0.15, 0.15]}, MOSTLY_MEAN),
         ({"erank__centred": [np.nan] * 3}, "no complete collapse; the rank was not measured"),
         ({"epochs": 1}, "too early to say"),
+        ({"erank__centred": [5, 5, 1.1]}, LAST_IS_LOW),
         ({"feature__spread": [np.nan] * 3}, "not measured"),
     ],
 )
@@ -118,7 +120,7 @@ def test_whether_a_run_is_alive(changed, answer):
     outcome = alive(run(**changed))
     assert outcome.answer == answer
     assert outcome.good is {DESTROYED: False, ALIVE: True}.get(answer)
-    assert outcome.suspect == (answer in (FEW, COMPLETELY, STUCK))
+    assert outcome.suspect == (answer in (FEW, COMPLETELY, STUCK, LAST_IS_LOW))
     assert outcome.collapsed == (answer in (FEW, COMPLETELY))
 
 
@@ -128,15 +130,15 @@ def test_a_destroyed_encoder_is_judged_from_the_chance_level_of_its_classes():
     assert alive(one).answer == ALIVE
     by_config = run(val__knn_acc1=[90, 90, 65], options={"dataset.num_classes": 2})
     assert alive(by_config).answer == DESTROYED
-    one.summary["derived"] = {"num_classes": 2}
-    assert alive(one).answer == DESTROYED
+    by_summary = replace(one, summary={"derived": {"num_classes": 2}})
+    assert alive(by_summary).answer == DESTROYED
 
 
 def test_the_warm_up_is_the_runs_own():
     low = [0.01] * 3
-    assert alive(run(feature__spread=low)).suspect
+    assert alive(run(feature__spread=low)).collapsed
     longer = run(feature__spread=low, options={"scheduler.warmup_epochs": 2})
-    assert alive(longer).answer == "too early to say"
+    assert not alive(longer).collapsed
 
 
 def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
