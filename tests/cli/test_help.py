@@ -68,7 +68,7 @@ def test_values_are_the_defaults_of_the_chosen_options():
     text = options_of("config", compose("config", "filter=target_pow", "dataset=folder"))
     for value in ("max_epochs=100 ", "p=-0.5 ", "dataset.root=${oc.env:RDM_DATA,data}"):
         assert value in text
-    assert "max_epochs=30 " in options_of("config", compose("config"))
+    assert "max_epochs=24 " in options_of("config", compose("config"))
 
 
 def test_each_option_of_each_group_is_listed_with_an_explanation():

@@ -67,7 +67,7 @@ def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monke
     ("method", "dataset", "backbone", "batch", "epochs"),
     [
         ("simsiam", "digits", "small_resnet", 64, 30),
-        ("vanilla", "textures", "small_resnet", 64, 30),
+        ("vanilla", "textures", "small_resnet", 64, 24),
         ("vanilla", "cifar100", "resnet18", 256, 100),
         ("wmse", "folder", "resnet18", 256, 100),
         ("wmse", "imagenet100", "resnet18", 128, 400),
@@ -113,5 +113,5 @@ def test_a_config_is_printed_without_a_run(train, tmp_path):
     cfg = OmegaConf.create(out.stdout)
     assert cfg.p == 1
     assert cfg.filter.branch == "online"
-    assert cfg.max_epochs == 30
+    assert cfg.max_epochs == 24
     assert not list(tmp_path.iterdir())
