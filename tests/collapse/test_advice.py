@@ -19,7 +19,7 @@ from rdm_solo.train.reporting import advice_settings
         (WRONG_WAY, "filter=online_log", "filter=online_log1p"),
         (COMPLETE, "filter=online_pow p=-2", "between -1 and 0 on the target"),
         (DIMENSIONAL, "method=symsimsiam", "method=symsimsiam has this effect by design"),
-        (COMPLETE, "filter=linear", "optimizer.lr=0.5 and scheduler.warmup_epochs=6 of 24"),
+        (COMPLETE, "filter=linear", "optimizer.lr=0.5 and scheduler.warmup_epochs=4.8 of 24"),
         (DIMENSIONAL, "filter=online_log1p", "weak under strong augmentation"),
         (DIMENSIONAL, "filter=target_pow p=-0.3", "p=-0.3 is a weak filter"),
         (STUCK, "method=swav", "method.kwargs.sk_iters"),
