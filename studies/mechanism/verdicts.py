@@ -110,7 +110,7 @@ def necessary(runs: pd.DataFrame) -> Answer:
             answers.append("a gap is not necessary")
         else:
             answers.append(OPEN)
-    return "{} by accuracy, {} by rank.".format(*answers), tests
+    return "by accuracy {}; by rank {}.".format(*answers), tests
 
 
 def rate(runs: pd.DataFrame) -> Answer:
@@ -161,13 +161,13 @@ def schedule(runs: pd.DataFrame) -> Answer:
         for (data, epochs), sign in signs[0.0].items():
             word = OPEN
             if sign > 0:
-                word = "superior"
+                word = "better"
             elif signs[-MARGIN, data, epochs] > 0:
-                word = "not inferior"
+                word = "not worse"
             elif sign < 0:
-                word = "inferior"
+                word = "worse"
             places[f"{word} on {data}"].append(str(epochs))
-        listed = ", ".join(f"{place} ({', '.join(n)})" for place, n in places.items())
+        listed = ", ".join(f"{place} ({', '.join(n)} epochs)" for place, n in places.items())
         sentences.append(f"{method}: σ^-0.5 is {listed}. On digits {change} with longer training.")
     return " ".join(sentences), judged
 
@@ -194,7 +194,7 @@ def recommended(runs: pd.DataFrame) -> Answer:
             sentence = f"use {in_symbols(best)}."
         else:
             sentence = (
-                "none is significantly best; highest mean on both (within a point): "
+                "none is significantly best; within a point of the best mean on both sets: "
                 f"{in_symbols(close)}."
             )
         sentences.append(f"{method}: {sentence}")
