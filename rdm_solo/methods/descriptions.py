@@ -172,7 +172,7 @@ METHODS = {
         _distilling(
             "nnsiam",
             "NNSiam",
-            target="the queue's nearest neighbour of the other view's projection, filtered",
+            target="the queued row nearest to the other view's projection, after the target filter",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
@@ -183,8 +183,8 @@ METHODS = {
         _distilling(
             "nnbyol",
             "NNBYOL",
-            target="the momentum network's earlier projection nearest to that of the other view, "
-            "after the target filter",
+            target="the momentum network's stored projection nearest to the other view's, after "
+            "the target filter",
             asymmetry="predictor",
             momentum=True,
             neighbours=True,
@@ -261,7 +261,7 @@ METHODS = {
         _contrastive(
             "nnclr",
             "NNCLR",
-            target="the queue's nearest neighbour of the other view's projection, filtered",
+            target="the queued row nearest to the other view's projection, after the target filter",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
@@ -271,7 +271,7 @@ METHODS = {
         _contrastive(
             "all4one",
             "All4One",
-            target="the momentum network's earlier projection nearest to that of the other view",
+            target="the momentum network's stored projection nearest to the other view's",
             versions=(CURRENT,),
             asymmetry="predictor",
             momentum=True,
