@@ -36,7 +36,8 @@ class Best:
 class Sweep:
     """The runs in a sweep's folder, at any depth, or in several folders.
 
-    Runs that differ only in their seeds are one setting. As in the report, means, standard
+    Runs that differ only in their seeds are one setting; several runs of equal settings and seeds
+    are a setting each, labelled by their folders. As in the report, means, standard
     deviations and n are over each setting's runs with the most epochs, without those that diverged.
     Reading executes nothing from the folders and writes nothing. A run that cannot be read is left
     out and named in ``problems``. Tables are pandas data frames.
@@ -63,7 +64,7 @@ class Sweep:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each run that cannot be read, is incomplete, or appears twice."""
+        """A sentence for each run that cannot be read or is incomplete."""
         return [*self._unreadable.values(), *incomplete(self._runs)]
 
     @property

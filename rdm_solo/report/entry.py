@@ -1,7 +1,6 @@
 """Run ``rdm-solo report``: parse its arguments and write the page and figures."""
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,9 +47,8 @@ def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) ->
 
 
 def incomplete(members: Sequence[RunFolder]) -> list[str]:
-    """Describe each run that is incomplete, lacks a column, or is a duplicate."""
-    groups = started_groups(members)
-    compared = compared_evaluations(groups)
+    """Describe each run that is incomplete or lacks a column."""
+    compared = compared_evaluations(started_groups(members))
     lines = []
     for run in members:
         problems = list(run.missing)
@@ -65,14 +63,6 @@ def incomplete(members: Sequence[RunFolder]) -> list[str]:
                 problems.append(f"its linear accuracy is not compared: {reason}")
         if problems:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(problems)}.")
-    for group in groups:
-        seeds = Counter(run.seed for run in group.runs)
-        for seed, count in seeds.items():
-            if count > 1:
-                lines.append(
-                    f"{group.label}: seed {seed} occurs {count} times. Each counts in n, means and "
-                    "bands, so the standard deviations are too small."
-                )
     return lines
 
 

@@ -53,7 +53,7 @@ def contents(settings: Sequence[Setting]) -> dict[str, Any]:
         "caveats": caveats(settings),
         "warnings": warnings(runs),
         "folders": dict(zip(folders, relative(folders))),
-        "facts": list(map(facts, settings)),
+        "facts": facts(settings),
         "versions": package_versions(runs),
         "commands": commands(settings),
         "paper_rows": paper_rows(settings),
@@ -85,8 +85,20 @@ def _named(sentences: Mapping[str, Sequence[str]], total: int) -> list[str]:
     return lines
 
 
-def facts(setting: Setting) -> dict[str, str]:
-    """Return what was run: data, network, batch, seeds, epochs, time and device."""
+def facts(settings: Sequence[Setting]) -> list[dict[str, str]]:
+    """Return what was run: data, network, batch, seeds, epochs, time and device.
+
+    A heading under which no setting has an entry is left out.
+    """
+    rows = list(map(_facts, settings))
+    used = []
+    for heading in rows[0]:
+        if any(row[heading] != "–" for row in rows):
+            used.append(heading)
+    return [{heading: row[heading] for heading in used} for row in rows]
+
+
+def _facts(setting: Setting) -> dict[str, str]:
     run = setting.group.first
     seeds = []
     epochs = set()
@@ -99,6 +111,7 @@ def facts(setting: Setting) -> dict[str, str]:
         if "seconds" in each.summary:
             seconds.append(each.summary["seconds"])
     time = f"{statistics.fmean(seconds) / 60:.1f} min" if seconds else "–"
+    passed = [f"{name}={value}" for name, value in run.watched_config.items()]
     return {
         "setting": setting.label,
         "filter": run.filter,
@@ -108,6 +121,7 @@ def facts(setting: Setting) -> dict[str, str]:
         "epochs": "–".join(map(str, sorted(epochs))),
         "network": str(OmegaConf.select(run.config, "backbone.name", default="–")),
         "batch": str(global_batch(run)),
+        "config of the loop": ", ".join(passed) or "–",
         "time": time,
         "device": ", ".join(sorted(devices)),
     }

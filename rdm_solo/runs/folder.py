@@ -20,7 +20,7 @@ from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.saved_config import config_path, run_config
-from rdm_solo.runs.settings import settings
+from rdm_solo.runs.settings import as_texts, options, settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +129,17 @@ class RunFolder:
 
         Seed, paths and speed are left out. As text -1 equals -1.0, and 0.3 equals 0.1 + 0.2.
         """
-        texts = {}
-        for name, value in settings(self.config).items():
-            if isinstance(value, float):
-                value = f"{value:.12g}"
-            texts[name] = str(value)
+        return as_texts(settings(self.config)) | self.watched_config
+
+    @cached_property
+    def watched_config(self) -> dict[str, str]:
+        """The options that a user passed to ``Watch``, as text, without the seed."""
+        config = OmegaConf.select(self.config, "watched.config")
+        if not isinstance(config, DictConfig):
+            return {}
+        plain: Any = OmegaConf.to_container(config)
+        texts = as_texts(dict(options(plain)))
+        texts.pop("seed", None)  # the runs of a setting differ in it
         return texts
 
     @property

@@ -2,10 +2,12 @@
 
 import itertools
 import math
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -190,7 +192,11 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 
 
 def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
-    """Group runs by setting; options that differ, or a number, are added to equal labels."""
+    """Group runs by setting; options that differ, or a number, are added to equal labels.
+
+    Two runs with the same seed are no seeds of one setting: something that the configs do not
+    record made them differ. Each run of such a setting is its own group, labelled by its folder.
+    """
     datasets = {run.dataset for run in runs}
     by_label: dict[str, dict[str, list[RunFolder]]] = {}
     for run in runs:
@@ -200,6 +206,15 @@ def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
         key = repr(sorted(run.setting.items()))
         by_label.setdefault(label, {}).setdefault(key, []).append(run)
     groups: dict[str, Group] = {}
+
+    def add(label: str, words: Sequence[str], members: Sequence[RunFolder]) -> None:
+        suffix = f" ({', '.join(words)})" if words else ""
+        # Settings can differ in a fourth option only, or two suffixes can read the same.
+        if label + suffix in groups:
+            suffix += f" #{len(groups) + 1}"
+        unique = label + suffix
+        groups[unique] = Group(unique, tuple(members), suffix)
+
     for label, by_key in by_label.items():
         settings = [members[0].setting for members in by_key.values()]
         differing = _differing(settings)[:3]
@@ -208,13 +223,24 @@ def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
             for name in differing:
                 leaf = name.split(".")[-1]
                 words.append(f"{leaf}={setting.get(name, 'unset')}")
-            suffix = f" ({', '.join(words)})" if words else ""
-            # Settings can differ in a fourth option only, or two suffixes can read the same.
-            if label + suffix in groups:
-                suffix += f" #{len(groups) + 1}"
-            unique = label + suffix
-            groups[unique] = Group(unique, tuple(members), suffix)
+            seeds = {run.seed for run in members}
+            if len(seeds) == len(members):
+                add(label, words, members)
+                continue
+            for run, name in zip(members, _folder_names(members)):
+                add(label, [*words, name], [run])
     return list(groups.values())
+
+
+def _folder_names(runs: Sequence[RunFolder]) -> list[str]:
+    """Return the ends of the folders' paths, long enough to tell them apart."""
+    paths = [Path(os.path.abspath(run.folder)).parts for run in runs]
+    names: list[str] = []
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def started_groups(runs: Sequence[RunFolder]) -> list[Group]:

@@ -54,6 +54,20 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield name, value
 
 
+def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as text, in which equal numbers are equal.
+
+    >>> as_texts({"p": -1.0, "lr": 0.1 + 0.2, "name": "sgd"})
+    {'p': '-1', 'lr': '0.3', 'name': 'sgd'}
+    """
+    texts = {}
+    for name, value in values.items():
+        if isinstance(value, float):
+            value = f"{value:.12g}"
+        texts[name] = str(value)
+    return texts
+
+
 def differences(one: Any, other: Any, parts: Sequence[str] = (*SETTING, "seed")) -> list[str]:
     """Return the dotted names of the options in which two configs differ.
 

@@ -238,16 +238,23 @@ def test_means_leave_out_what_broke_off():
     assert "seed 2 | " in page_text(run(), behind)
 
 
-def test_repeated_seeds_are_marked():
-    (repeated,) = entry.incomplete([run(), run()])
-    assert "2 times" in repeated
-    assert entry.incomplete([run(), run(seed=1)]) == []
-
-
 def test_warnings_during_training_are_listed():
     warned = run(seed=3)
     warned.summary["warnings"] = [{"kind": "negative gap", "epoch": 3, "text": "gap in σ^0.5"}]
     assert "seed 3, epoch 3: gap in σ0.5" in page_text(run(), warned)
+
+
+def test_the_config_of_a_watched_loop_is_listed():
+    members = []
+    for lr in (0.1, 0.2):
+        member = run(None, method="mine", filter="none")
+        member.config.watched = {"config": {"lr": lr, "model": {"width": 8}, "seed": 1}}
+        members.append(member)
+    text = page_text(*members)
+    assert "lr=0.1, model.width=8" in text
+    assert "lr=0.2, model.width=8" in text
+    assert "seed=1" not in text
+    assert "config of the loop" not in page_text(run())
 
 
 def test_every_measure_is_explained():

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,13 @@ LABEL = "SimSiam, target filter σ^-0.5"
 def with_options(seed: int = 0, **options):
     member = run(-0.5, seed=seed)
     member.config.optimizer = OmegaConf.create(options)
+    return member
+
+
+def watched(seed: int, own_seed: int = 0, **config):
+    """Return a run of a watched loop, whose own config may also have its seed."""
+    member = run(None, seed=seed, method="own method", filter="none")
+    member.config.watched = {"config": {"seed": own_seed, **config}}
     return member
 
 
@@ -43,12 +51,39 @@ def test_no_two_settings_share_a_label(other):
     assert result[0] == f"{LABEL} (one=a, two=a, three=a)"
 
 
+def test_runs_of_the_same_seed_are_never_seeds_of_each_other():
+    """Equal settings with equal seeds differ in something that their configs do not tell."""
+    folders = [Path("a/first"), Path("a/second"), Path("b/first")]
+    repeated = [run(-0.5, 0, folder=folder) for folder in folders]
+    assert labels(*repeated[:2]) == [f"{LABEL} (first)", f"{LABEL} (second)"]
+    # The other seeds of the setting cannot tell which of the two they belong to.
+    other_seed = run(-0.5, 1, folder=Path("c/third"))
+    split = by_setting([*repeated, other_seed])
+    names = ["a/first", "a/second", "b/first", "c/third"]
+    assert [group.label for group in split] == [f"{LABEL} ({name})" for name in names]
+    assert all(len(group.runs) == 1 for group in split)
+    other_setting = with_options(0, lr=0.1)
+    assert f"{LABEL} (lr=unset, first)" in labels(*repeated[:2], other_setting)
+
+
+def test_the_config_of_a_watched_loop_is_part_of_its_setting():
+    first = watched(seed=0, lr=0.1, model={"width": 8})
+    same = watched(seed=1, lr=0.1, model={"width": 8}, own_seed=1)
+    other = watched(seed=0, lr=0.2, model={"width": 8})
+    (group,) = by_setting([first, same])
+    assert group.label == "own method"
+    assert labels(first, same, other) == ["own method (lr=0.1)", "own method (lr=0.2)"]
+    assert first.setting["model.width"] == "8"
+    assert labels(watched(0), watched(1)) == ["own method"]
+
+
 def test_exponents_that_rounding_tells_apart_are_one_setting():
     exponents = [-0.3, -0.1 - 0.2, -0.3 - 1e-14]
     assert len(set(exponents)) == 3
-    assert labels(*map(run, exponents)) == ["SimSiam, target filter σ^-0.3"]
+    members = [run(p, seed) for seed, p in enumerate(exponents)]
+    assert labels(*members) == ["SimSiam, target filter σ^-0.3"]
     rates = [0.1 + 0.2, 0.3, 0.4]
-    members = [with_options(lr=rate) for rate in rates]
+    members = [with_options(seed, lr=rate) for seed, rate in enumerate(rates)]
     assert labels(*members) == [f"{LABEL} (lr=0.3)", f"{LABEL} (lr=0.4)"]
     different = [-0.3, -0.3000001, -0.30000001192092896]
     assert len(set(labels(*map(run, different)))) == 3
