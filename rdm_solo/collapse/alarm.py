@@ -38,7 +38,8 @@ class Alarm:
             sentence = rule.sentence(self.epochs, self.bounds, self.option)
             advice = self.advise(kind, epoch=epoch.epoch - 1)
             text = f"{sentence} {advice}"
-            self.warnings.append({"kind": kind, "epoch": epoch.epoch, "text": text})
+            warning = {"kind": kind, "epoch": epoch.epoch, "text": text, "advice": advice}
+            self.warnings.append(warning)
             if rank() == 0:
                 level = "note" if rule.note else "warning"
                 log.warning(f"{level}: {text}")

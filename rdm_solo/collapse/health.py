@@ -28,6 +28,7 @@ class Outcome(NamedTuple):
     suspect: bool = False  # a note applies, which healthy runs can have too
     collapsed: bool = False  # the outputs or the features
     number: str = ""  # the value that is below its bound
+    kind: str = ""  # the rule whose bound it is, which need not be met yet
 
     @property
     def healthy(self) -> bool:
@@ -70,9 +71,9 @@ def health(epochs: Sequence[MeasuredEpoch], bounds: Bounds, diverged: int | None
         rule = _most_important(met)
         number = rule.number_in(epochs, bounds)
         if not rule.note:
-            return Outcome(rule.answer, good=False, number=number)
+            return Outcome(rule.answer, good=False, number=number, kind=rule.kind)
         is_collapse = rule.kind in COLLAPSED
-        return Outcome(rule.answer, suspect=True, collapsed=is_collapse, number=number)
+        return Outcome(rule.answer, None, True, is_collapse, number, rule.kind)
 
     measured = [epoch for epoch in epochs if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
@@ -82,7 +83,8 @@ def health(epochs: Sequence[MeasuredEpoch], bounds: Bounds, diverged: int | None
     if low:
         rule = _most_important(low)
         answer = f"too early to say: the last epoch is below a bound ({rule.kind})"
-        return Outcome(answer, suspect=True, number=rule.number_in(epochs, bounds))
+        number = rule.number_in(epochs, bounds)
+        return Outcome(answer, suspect=True, number=number, kind=rule.kind)
     if len(measured) < IN_A_ROW or measured[-IN_A_ROW].epoch <= bounds.warmup:
         return Outcome("too early to say")
     if not measured[-1].dimensions or not math.isfinite(measured[-1].erank):

@@ -205,6 +205,7 @@ class Recorder:
             row.spectra = self._spectra(self._metric)
             if self._features is not None and self._features.update_called:
                 row.spectra.scalars |= self._features.compute()
+                row.spectra.features_dimensions = self._features.total.numel()
             row.scalars = dict(row.spectra.scalars)
             k = self._metric.dim
             if loss is not None and row.spectra.lam_logits is not None and k > 1:

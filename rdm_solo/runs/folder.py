@@ -45,6 +45,12 @@ class RunFolder:
     measured: dict[str, np.ndarray] = field(default_factory=dict)
     linear: dict[str, list[linear_file.Record]] = field(default_factory=dict)
     untrained: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""  # why the run failed, as it recorded it
+
+    @property
+    def watched(self) -> bool:
+        """Whether ``Watch`` wrote the folder, not the train command."""
+        return isinstance(self.config.get("watched"), Mapping)
 
     @property
     def method(self) -> str:
@@ -63,8 +69,8 @@ class RunFolder:
     def description(self) -> descriptions.Method:
         """The method's description, which is minimal for a watched loop or an unknown method."""
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
-        watched = self.config.get("watched")
-        if isinstance(watched, Mapping):
+        if self.watched:
+            watched = self.config.watched
             lags, leads = watched.get("target") is not None, watched.get("leads")
             return replace(
                 unknown,
@@ -146,6 +152,11 @@ class RunFolder:
     def dimensions(self) -> int:
         """The dimension of the outputs that collapse is judged on; 0 if it is unknown."""
         return int(self.spectra.get("dimensions", np.zeros(1)).max())
+
+    @property
+    def features_dimensions(self) -> int:
+        """The dimension of the backbone's features; 0 if they were not measured."""
+        return int(self.spectra.get("features_dimensions", np.zeros(1)).max())
 
     @cached_property
     def measured_epochs(self) -> list[MeasuredEpoch]:
@@ -258,6 +269,7 @@ def load(folder: Path) -> RunFolder:
         measured=measured,
         linear=linear,
         untrained=table.untrained,
+        failure=ownership.failure(folder) or "",
     )
 
 
@@ -273,11 +285,11 @@ def _shortcomings(
     elif diverged:
         reasons.append(f"it diverged in epoch {diverged} (values from that epoch on are left out)")
     if not done and not diverged:
-        reasons.append(f"no row in {METRICS}: no epoch has finished")
+        reasons.append("no epoch has finished")
     elif 0 < done < planned:
         reasons.append(f"{done} of {planned} epochs")
     if done and not failure and not (folder / SUMMARY).exists():
-        reasons.append(f"no {SUMMARY} (the run is still training, or was killed)")
+        reasons.append("the run is still training, or was killed")
     # Watch writes a preliminary summary after each epoch.
     elif summary.get("ended") is False and not 0 < planned <= done:
         reasons.append("the watch was not closed (its loop is still running, or was killed)")

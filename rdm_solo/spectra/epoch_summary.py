@@ -36,6 +36,7 @@ class Spectra:
     scalars: dict[str, float]
     warning: str | None  # set if there are too few rows for the dimensions
     lam_logits: Tensor | None = None
+    features_dimensions: int | None = None  # of the backbone's features, if they were measured
 
     def arrays(self) -> dict[str, Tensor]:
         """Return eigenvalues, curves and counts under their names in files."""

@@ -58,6 +58,7 @@ def test_scalars_are_the_metrics_of_the_outputs_and_go_to_any_logger(tmp_path):
     arrays, _ = spectra_files.read(tmp_path)
     for name, array in expected.arrays().items():
         np.testing.assert_array_equal(arrays[name][0], array)
+    assert runs.load(tmp_path).features_dimensions == z1.shape[1]
 
 
 def test_training_is_unchanged(tmp_path):
@@ -111,6 +112,7 @@ def test_a_collapse_raises_one_warning(tmp_path, caplog, warmup):
     run = runs.load(tmp_path)
     (warning,) = run.summary["warnings"]
     assert (warning["kind"], warning["epoch"]) == ("complete collapse", warmup + 2)
+    assert warning["text"].endswith(f" {warning['advice']}")
     assert run.config.scheduler.warmup_epochs == warmup
 
 
