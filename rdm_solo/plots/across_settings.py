@@ -147,7 +147,7 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
             axes.plot(values, [y] * len(values), **look, markersize=2.6, alpha=0.55)
             axes.plot(np.mean(values), y, **look, markersize=6)
         axes.set(ylim=(-0.5, count - 0.5), xlabel=axis_label(column))
-        axes.set_yticks(range(count), [""] * count)
+        axes.set_yticks(range(count), names)
+        axes.tick_params(labelleft=axes is panels[0])
         style.mark_empty(axes, f"{column}\nwas not measured")
-    panels[0].set_yticks(range(count), names)
     return figure

@@ -152,8 +152,8 @@ def measures(groups: Groups, looks: style.Looks) -> Figure:
 @partial(
     Plot,
     title="All other charts",
-    caption="A panel for each column of metrics.csv that has a chart and is in no figure above. A "
-    "panel's title is its chart, and the label of its vertical axis is the column.",
+    caption="Measured values that are in no figure above. The label of a panel's vertical axis is "
+    "the value, its title what the value describes.",
     needs=DIAGNOSTICS,
     columns=OTHERS,
 )
@@ -191,6 +191,11 @@ def epoch_axes(axes: Axes, label: str) -> None:
     """Label axes over epochs; call it after drawing."""
     style.y_label(axes, label)
     style.integer_axis(axes, "epoch")
+    if axes.lines:
+        first, last = axes.dataLim.intervalx
+        style.end_ticks_at(axes, first, last)
+        if first == 0:
+            axes.set_xlabel("epoch (0: before training)")
     style.mark_empty(axes, f"{label}\nwas not measured")
 
 

@@ -52,7 +52,8 @@ class Plot:
         return run.epochs > 0
 
     @style.styled
-    def __call__(self, all_groups: Groups) -> Figure:
+    def __call__(self, all_groups: Groups, stacked: bool = False) -> Figure:
+        """Draw the figure; ``stacked`` puts the panels below each other, for a narrow screen."""
         groups = self.select(all_groups)
         if not groups:
             raise UserError(f"{self.name} needs {self.needs}.")
@@ -61,6 +62,8 @@ class Plot:
         if len(looks) == 1:  # a legend with the only setting says nothing
             looks[all_groups[0].label]["label"] = ""
         figure = self.draw(groups, looks)
+        if stacked:
+            style.stack(figure)
         return style.finish(figure, note=_note(groups, self.seeds))
 
 

@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 from PIL import Image
 
 from rdm_solo.runs.files import write_atomically
@@ -86,6 +87,7 @@ STYLE: Any = {  # Any: matplotlib 3.11 types the keys, 3.9 does not
 styled = matplotlib.rc_context(STYLE)
 
 DPI = 200  # of PNG files
+NARROW_DPI = 150  # of figures for a narrow screen
 SERIES = 8  # maximum number of settings in a panel
 
 # Blue and vermilion mean a branch, black and grey a quantity, the other colours a setting.
@@ -133,6 +135,20 @@ def figure(
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
         grid.append(axes)
     return figure, grid
+
+
+def stack(figure: Figure) -> None:
+    """Put the panels below each other, for a narrow screen; call it before :func:`finish`."""
+    panels = figure.axes
+    first = panels[0].get_subplotspec()
+    assert first is not None
+    rows, columns, _, _ = first.get_geometry()
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width / columns, height / rows * len(panels))
+    grid = figure.add_gridspec(len(panels), 1)
+    for row, axes in enumerate(panels):
+        axes.set_subplotspec(grid[row, 0])
+        axes.tick_params(labelleft=True)  # labels that the panel had shared with its row
 
 
 def panel_title(axes: Axes, text: str) -> None:
@@ -218,6 +234,15 @@ def integer_axis(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_locator(locator)
 
 
+def end_ticks_at(axes: Axes, first: float, last: float) -> None:
+    """Put the last tick of the x axis at ``last``, with ticks at integers before it."""
+    ticks = axes.xaxis.get_major_locator().tick_values(first, last)
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1
+    # A tick closer than this would touch the label of the last one.
+    kept = [tick for tick in ticks if first <= tick <= last - 0.6 * step]
+    axes.set_xticks([*kept, last])
+
+
 def start_at_zero(axes: Axes) -> None:
     """Start the y axis at zero, with room above a constant line."""
     _, top = axes.get_ylim()
@@ -249,6 +274,19 @@ def mark_empty(axes: Axes, text: str) -> None:
 
 
 @styled
+def narrow_png(figure: Figure) -> bytes:
+    """Return the figure as a PNG file's content, for a narrow screen."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=NARROW_DPI, bbox_inches=_box(figure))
+    return file.getvalue()
+
+
+def _box(figure: Figure) -> Bbox:
+    """Return the box around the figure, legend and note, which is slow to measure."""
+    return figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
+
+
+@styled
 def save(
     figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
@@ -256,7 +294,7 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each glyph of a PDF
     # Measured once: "tight" would draw the figure once more for each file.
-    box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
+    box = _box(figure)
     paths = []
     for kind in formats:
         path = folder / f"{name}.{kind}"

@@ -165,14 +165,18 @@ def text_table(
 
 
 def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:
-    """Return mean and range of a column in each epoch in which a run has a finite value."""
+    """Return mean and range of a column in each epoch in which a run has a finite value.
+
+    Epoch 0 is the untrained network.
+    """
     last = max(run.last_epoch for run in runs)
-    x = np.arange(1, last + 1)
-    stack = np.full((len(runs), last), np.nan)
+    x = np.arange(last + 1)
+    stack = np.full((len(runs), last + 1), np.nan)
     for row, run in zip(stack, runs):
+        row[0] = run.untrained.get(column, np.nan)
         if column in run.metrics:
             epochs = run.metrics["epoch"].astype(int)
-            row[epochs - 1] = run.metrics[column]
+            row[epochs] = run.metrics[column]
     measured = np.isfinite(stack).any(axis=0)
     return over_seeds(x[measured], stack[:, measured])
 

@@ -141,6 +141,38 @@ def test_long_runs_and_large_spectra_cover_nothing():
     assert 10 < markers <= 20
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 15, 24, 100])
+def test_the_last_tick_is_the_last_epoch(epochs):
+    (axes,) = draw("losses", run(epochs=epochs)).axes
+    ticks = axes.get_xticks()
+    assert ticks[-1] == epochs
+    assert all(tick == round(tick) >= 1 for tick in ticks)
+    assert len(ticks) <= 6
+    assert axes.get_xlabel() == "epoch"
+
+
+def test_the_untrained_network_is_epoch_0():
+    untrained = {"erank/target": 8.0, "erank/online": 7.0}
+    (axes,) = draw("effective_rank", replace(run(**ranks([4, 3, 2])), untrained=untrained)).axes
+    assert_line(axes, "target", [8, 4, 3, 2])
+    assert points(axes, "online")[0] == [0, 1, 2, 3]
+    assert axes.get_xlabel() == "epoch (0: before training)"
+
+
+@pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
+def test_stacked_panels_are_as_narrow_as_one_and_cover_nothing(plot):
+    groups = by_setting(SEVERAL)
+    if not plot.select(groups):
+        pytest.skip("needs other runs")
+    figure = plot(groups)
+    stacked = plot(groups, stacked=True)
+    assert len(stacked.axes) == len(figure.axes)
+    assert stacked.get_figwidth() <= 4
+    for above, below in itertools.pairwise(stacked.axes):
+        assert below.get_position().y1 < above.get_position().y0
+    assert collisions(stacked) == []
+
+
 def test_every_column_with_a_chart_is_drawn_over_epochs():
     expected = {}
     for i, name in enumerate(MEASURED):

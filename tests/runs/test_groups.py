@@ -160,6 +160,14 @@ def test_a_curve_has_the_epochs_that_some_seed_measured():
     assert len(groups.curve_of([first], "val/knn_acc1").x) == 0
 
 
+def test_a_curve_begins_with_the_untrained_network():
+    first = replace(run(seed=0, own=[2, 3, 4]), untrained={"own": 8.0})
+    second = replace(run(seed=1, own=[4, 5, 6]), untrained={"own": 6.0})
+    curve = groups.curve_of([first, second], "own")
+    assert curve.x.tolist() == [0, 1, 2, 3]
+    assert curve.mean.tolist() == [7, 3, 4, 5]
+
+
 def test_a_spectrum_stacks_the_seeds_that_measured_the_last_epoch():
     first = run(seed=0)
     second = run(seed=1)
