@@ -1,6 +1,7 @@
 """Run ``rdm-solo report``: parse its arguments and write the page and figures."""
 
 import argparse
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,16 +69,20 @@ def incomplete(members: Sequence[RunFolder]) -> list[str]:
 
 def verdict_table(settings: Sequence[Setting]) -> str:
     """Return a text table of the settings with their last ranks and verdicts."""
+    head = ["online", "target"]
+    all_watched = all(setting.group.first.watched for setting in settings)
+    if not all_watched:
+        head += ["leads?", "low-pass?"]
+    head.append("alive?")
     cells = {}
     for setting in settings:
-        cells[setting.group] = [
+        row = [
             format_latest(setting.counted, "erank/online", 1),
             format_latest(setting.counted, "erank/target", 1),
-            setting.lead.answer,
-            setting.low_pass.answer,
-            setting.health.answer,
         ]
-    head = ["online", "target", "leads?", "low-pass?", "alive?"]
+        if not all_watched:
+            row += [setting.lead.answer, setting.low_pass.answer]
+        cells[setting.group] = [*row, setting.health.answer]
     return text_table(list(cells), head, cells.__getitem__)
 
 
@@ -111,8 +116,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="also draw the paper's Figure 5, which takes seconds per setting and needs a "
         "checkpoint and the packages for training",
     )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
     terminal.log_to_terminal()
     arguments = parser.parse_args(argv)
     with terminal.errors_without_traceback():
         path = write(arguments.folders, arguments.out, arguments.all_figures)
     print(f"\n{path} (with its figures as PNG and PDF in the same folder)")
+    if arguments.open:
+        webbrowser.open(path.resolve().as_uri())  # does nothing where there is no browser

@@ -2,7 +2,6 @@
 
 import base64
 import logging
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from rdm_solo.runs.groups import Group
 log = logging.getLogger("rdm_solo")
 
 OPEN = 4  # figures that the page shows without a click
+STACKED = 24  # panels below each other at most, because an image has a maximum height
 
 
 def _asymmetric(groups: Groups) -> list[Group]:
@@ -58,13 +58,13 @@ SLOW = (figure5,)  # drawn only on request
 
 
 class Picture(NamedTuple):
-    """A drawn figure on the page, with its note and files."""
+    """A drawn figure on the page, with its note."""
 
     plot: plots.Plot
     source: str  # a data URI
+    narrow: str  # the panels below each other, for a narrow screen; empty for a single panel
     inches: float
     note: str
-    files: Sequence[str]
 
 
 def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture], list[str]]:
@@ -90,15 +90,26 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
             log.debug("a figure failed", exc_info=True)
             failures.append(f"{plot.title}: {type(error).__name__}: {error}")
         else:
-            paths = plots.save(figure, folder, plot.name)
-            content = paths[0].read_bytes()
+            png, *_ = plots.save(figure, folder, plot.name)
+            content = png.read_bytes()
             width = int.from_bytes(content[16:20], "big")  # in the header of a PNG file
             picture = Picture(
                 plot,
-                source=f"data:image/png;base64,{base64.b64encode(content).decode()}",
+                source=_data_uri(content),
+                narrow=_stacked(plot, groups) if 1 < len(figure.axes) <= STACKED else "",
                 inches=width / style.DPI,
                 note=str(figure.get_label()),  # set by style.finish
-                files=[path.name for path in paths],
             )
             pictures.append(picture)
     return pictures, failures
+
+
+def _stacked(plot: plots.Plot, groups: Groups) -> str:
+    """Draw a figure once more, with its panels below each other."""
+    figure = plot(groups, stacked=True)
+    return _data_uri(style.narrow_png(figure))
+
+
+def _data_uri(png: bytes) -> str:
+    """Return the content of a PNG file as the address of an image."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

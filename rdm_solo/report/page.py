@@ -51,9 +51,10 @@ RULES = (
     *_KINDS,
     "The best setting has the highest mean over its seeds. Another setting is within one standard "
     "deviation if the two means differ by no more than the larger of the two standard deviations. "
-    "In that case the seeds do not separate them. A setting is not ranked if each of its runs "
-    "diverged or has a warning or a note other than a negative gap. A high rank or a wide gap does "
-    "not imply a high accuracy.",
+    "In that case the seeds do not separate them. Single seeds separate nothing, so no setting is "
+    "named if the best one and another one have a single seed each. A setting is not ranked if "
+    "each of its runs diverged or has a warning or a note other than a negative gap. A high rank "
+    "or a wide gap does not imply a high accuracy.",
 )
 
 

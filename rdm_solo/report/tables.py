@@ -131,7 +131,7 @@ def package_versions(runs: Sequence[RunFolder]) -> list[str]:
     """Return the versions of packages, with the runs that used them."""
     names: dict[str, list[str]] = defaultdict(list)
     for run in runs:
-        versions = run.summary.get("versions") or {"versions": "unknown (no summary.json)"}
+        versions = run.summary.get("versions") or {"versions": "unknown"}
         packages = [f"{name} {number}" for name, number in versions.items()]
         names[f"{', '.join(packages)}."].append(run_name(run))
     return _named(names, len(runs))

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rdm_solo.collapse.health import UNMEASURED, Outcome, level
-from rdm_solo.collapse.rules import MIN_GAP, Bounds
+from rdm_solo.collapse.rules import COMPLETE, DIMENSIONAL, IN_A_ROW, MIN_GAP, RULE, Bounds
+from rdm_solo.ground.errors import join_first
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import curve_of, format_latest, latest, mean_std
 
@@ -35,6 +36,8 @@ class Verdict:
     numbers: Sequence[str]
     caveat: str = ""
     suspect: bool = False  # some run is not healthy
+    failing: Sequence[str] = ()  # the values that are below their bounds
+    remedy: str = ""  # what to change in a run that is not healthy
 
     @property
     def level(self) -> str:
@@ -74,29 +77,12 @@ def verdicts(judged: Sequence[JudgedRun]) -> tuple[Verdict, Verdict, Verdict]:
 
 def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
     """Judge whether runs are alive, collapsed or diverged."""
-    numbers = []
-    _, spreads = latest(runs, "feature/spread")
-    _, ranks = latest(runs, "erank/centred")
-    if spreads:
-        numbers.append(f"spread {mean_std(spreads, 2)} (collapse: below {BOUNDS.spread:g})")
-    if ranks:
-        text = f"effective rank around the mean {mean_std(ranks, 2)}"
-        k = max(run.dimensions for run in runs)
-        if k:
-            text += f" of {k} (collapse: below {BOUNDS.min_rank(k):.2f})"
-        numbers.append(text)
-    _, ranks = latest(runs, FEATURES)
-    if ranks:
-        text = f"features: effective rank around the mean {mean_std(ranks, 1)}"
-        untrained = before_training(runs, FEATURES)
-        if untrained:
-            text += f" ({mean_std(untrained, 1)} before training)"
-        numbers.append(text)
     outcomes = [each.alive for each in judged]
-    verdict = _combine("Is it alive?", outcomes, numbers)
     any_bad = False
     all_collapsed = True
     counts: Counter[str] = Counter()
+    failing = []
+    remedies: dict[str, None] = {}  # in their order, each once
     for run, outcome in zip(runs, outcomes):
         any_bad |= outcome.good is False
         all_collapsed &= outcome.collapsed
@@ -104,6 +90,20 @@ def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
             counts["diverged"] += 1
         elif not outcome.healthy:
             counts[outcome.answer] += 1
+        if outcome.number and len(runs) > 1:
+            failing.append(f"seed {run.seed}: {outcome.number}")
+        elif outcome.number:
+            failing.append(outcome.number)
+        if not outcome.healthy:
+            remedies[remedy(run)] = None
+    numbers = _outputs_and_features(runs)
+    if len(runs) == 1:  # its failing value is not listed twice
+        numbers.pop(outcomes[0].kind, None)
+    verdict = replace(
+        _combine("Is it alive?", outcomes, list(numbers.values())),
+        failing=[join_first(failing)] if failing else [],
+        remedy=" ".join(filter(None, remedies)),
+    )
     # A single bad seed makes a setting bad; a collapse makes it bad if all seeds collapsed.
     if any_bad or all_collapsed:
         verdict = replace(verdict, good=False)
@@ -112,6 +112,46 @@ def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
         parts = [f"{answer} in {n} of {len(runs)} seeds" for answer, n in counts.items()]
         verdict = replace(verdict, answer=", ".join(parts))
     return verdict
+
+
+def _outputs_and_features(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """Return the values that collapse is judged on, by the kind of collapse."""
+    numbers = {}
+    _, ranks = latest(runs, FEATURES)
+    if ranks:
+        text = f"features: effective rank around the mean {mean_std(ranks, 1)}"
+        untrained = before_training(runs, FEATURES)
+        if untrained:
+            text += f" ({mean_std(untrained, 1)} before training)"
+        numbers["features"] = text
+    _, spreads = latest(runs, "feature/spread")
+    if spreads:
+        text = f"outputs: spread {mean_std(spreads, 2)} (collapse: below {BOUNDS.spread:g})"
+        numbers[COMPLETE] = text
+    _, ranks = latest(runs, "erank/centred")
+    if ranks:
+        text = f"outputs: effective rank around the mean {mean_std(ranks, 2)}"
+        k = max(run.dimensions for run in runs)
+        if k:
+            text += f" of {k} (collapse: below {BOUNDS.min_rank(k):.2f})"
+        numbers[DIMENSIONAL] = text
+    return numbers
+
+
+def remedy(run: RunFolder) -> str:
+    """Return what to change in a run that is not healthy, as its own warning advised."""
+    if run.diverged is not None:
+        return run.failure
+    outcome = run.health
+    for warning in run.summary.get("warnings", []):
+        if warning["kind"] == outcome.kind:
+            return str(warning.get("advice", ""))
+    rule = RULE.get(outcome.kind)
+    if rule is None:
+        return ""
+    if outcome.answer != rule.answer:  # the last epoch alone is below the bound
+        return f"Train longer: {IN_A_ROW} low epochs in a row after the warm-up are a collapse."
+    return rule.remedy
 
 
 def before_training(runs: Sequence[RunFolder], column: str) -> list[float]:

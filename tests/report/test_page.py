@@ -3,6 +3,7 @@
 import base64
 import re
 import shutil
+import webbrowser
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from rdm_solo.runs.groups import by_setting
 
 HOSTILE = "<script>alert(1)</script> & \"'"
 GOLDEN = Path(__file__).with_name("page.txt")
-VOID = {"meta", "img", "br", "link"}
+VOID = {"meta", "img", "br", "link", "source"}
 # Where a line of the page's text begins, and with what.
 BEGINS = {
     "title": "",
@@ -110,12 +111,11 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
     assert len(ids) == len(set(ids))
     assert not parsed.all("script")
     assert not parsed.all("link")
-    for link in parsed.all("a"):
-        target = link["href"]
-        if target.startswith("#"):
-            assert target[1:] in ids
-        else:
-            assert (sweep.parent / target).is_file()
+    for link in parsed.all("a"):  # whoever has only the page has no other file
+        assert link["href"].startswith("#")
+        assert link["href"][1:] in ids
+    for file in ("metrics.csv", "summary.json", ".md", ".pdf"):
+        assert file not in parsed.text
     images = parsed.all("img")
     assert len(images) == len(list(sweep.parent.glob("*.png"))) > 5
     for image in images:
@@ -188,6 +188,18 @@ def test_folders_without_a_run_are_refused(arguments, words, tmp_path, capsys, m
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("options", [[], ["--open"]])
+def test_the_page_opens_only_on_request(options, tmp_path, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    write(tmp_path / "run", -0.5, 0, epochs=0)
+    monkeypatch.chdir(tmp_path)
+    entry.main(["run", *options])
+    page = tmp_path / "run" / "report" / entry.NAME
+    assert opened == [page.as_uri()] * len(options)
+    assert "run/report/report.html" in capsys.readouterr().out
+
+
 def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
     def fail(groups, looks):
         raise RuntimeError("of a library")
@@ -255,6 +267,19 @@ def test_the_config_of_a_watched_loop_is_listed():
     assert "lr=0.2, model.width=8" in text
     assert "seed=1" not in text
     assert "config of the loop" not in page_text(run())
+
+
+def test_a_card_shows_what_fails_and_what_to_try():
+    """Also the card of several settings, and the table that explains the verdicts."""
+    fallen = run(feature__spread=[0.9, 1e-3, 1e-3])
+    warning = {"kind": "complete collapse", "epoch": 3, "text": "", "advice": "Try σ^-1."}
+    fallen.summary["warnings"] = [warning]
+    number = "spread of the outputs 0.001, below 0.1"
+    for members in ([fallen], [fallen, run(-0.3)]):
+        cards, _, rest = page_text(*members).partition("## ")
+        assert number in cards
+        assert "Try σ-1." in cards
+        assert number in rest
 
 
 def test_every_measure_is_explained():

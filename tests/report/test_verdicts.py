@@ -172,6 +172,65 @@ def test_the_colour_of_a_setting_follows_from_its_seeds(members, answer, level):
     assert verdict.level == level
 
 
+def warned(kind: str = "complete collapse", **changed):
+    """Return a run with a warning and its advice."""
+    member = run(**changed)
+    warning = {"kind": kind, "epoch": 3, "text": "all is one. Try this.", "advice": "Try this."}
+    member.summary["warnings"] = [warning]
+    return member
+
+
+def test_a_card_names_the_failing_number_and_what_the_warning_advised():
+    health = setting(warned(**FALLEN)).health
+    assert health.failing == ["spread of the outputs 0.001, below 0.1"]
+    assert health.remedy == "Try this."
+    assert not any("spread" in number for number in health.numbers), "listed twice"
+    both = setting(warned(**FALLEN), run(seed=1), warned(seed=2, **FALLEN)).health
+    assert both.failing[0].startswith("seed 0: spread of the outputs 0.001, below 0.1; seed 2: ")
+    assert both.remedy == "Try this.", "the same advice once"
+    healthy = setting(warned()).health
+    assert (healthy.failing, healthy.remedy) == ([], "")
+
+
+def test_a_card_advises_without_a_warning():
+    """The last epoch alone is low, the rule has a remedy, or the run recorded why it failed."""
+    low = setting(run(erank__centred=[5, 5, 1.1])).health
+    assert low.failing == ["effective rank around the mean 1.1 of 8, below 2.2"]
+    assert "2 low epochs" in low.remedy
+    dead = setting(run(**DEAD)).health
+    assert "learning rate" in dead.remedy
+    diverged = replace(run(epochs=2), diverged=3, failure="training diverged. Try a tenth.")
+    assert setting(diverged).health.remedy == "training diverged. Try a tenth."
+
+
+def watched(**changed):
+    """Return a run of a watched loop, by default without features."""
+    member = run(None, method="mine", filter="none", **changed)
+    member.config.watched = {"leads": False}
+    return member
+
+
+def test_a_watched_loop_is_asked_about_its_features_and_its_loss():
+    questions = [answer.question for answer in answers.first_answers([setting(watched())])]
+    assert questions[:3] == ["Is it alive?", "How did the outputs change?", "Is the loss falling?"]
+    assert "How good is it?" in questions, "its online accuracy was passed"
+    features = {"erank__features_centred": [np.nan, 12, 3], "train__loss": [1, 0.2, 0.5]}
+    member = watched(**features, val__acc1=[np.nan] * 3)
+    member.spectra["features_dimensions"] = np.full(3, 64)
+    alive, change, loss = answers.first_answers([setting(member)])
+    assert "features: effective rank around the mean 3.0" in alive.numbers[0]
+    assert change.answer == "rank 12.00 → 3.00 of 64"
+    assert "epoch 2 to 3" in change.numbers[0]
+    assert loss.answer == "yes: 1.000 → 0.500"
+    assert loss.numbers[0] == "lowest 0.200 in epoch 2"
+    untrained = replace(member, untrained={"erank/features_centred": 20.0})
+    assert answers.change(setting(untrained)).answer == "rank 20.00 → 3.00 of 64"
+    rising = setting(watched(train__loss=[0.1, 0.2, 0.3]))
+    assert answers.loss(rising).answer == "no: 0.100 → 0.300"
+    unmeasured = setting(watched(train__loss=[np.nan] * 3, erank__centred=[np.nan] * 3))
+    assert answers.loss(unmeasured).answer == "not measured"
+
+
 @pytest.mark.parametrize("untrained", [50.0, 70.0])
 def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks(untrained):
     collapsed = run(**FALLEN, val__knn_acc1=[60, 60, 60])
@@ -210,14 +269,24 @@ def test_an_accuracy_has_its_epoch_and_its_best_one(members, answer, numbers):
     assert [line for line in verdict.numbers if "online" not in line] == numbers
 
 
+def test_the_accuracy_of_raw_pixels_stands_beside_that_of_the_untrained_network():
+    untrained = {"val/knn_acc1": 71.1, "val/knn_pixels": 42.5}
+    member = replace(run(val__knn_acc1=[80, 85, 90]), untrained=untrained)
+    numbers = answers.accuracy(setting(member)).numbers
+    assert numbers[:2] == ["71.1 % before training", "raw pixels 42.5 %"]
+
+
 def test_of_several_settings_those_that_are_not_healthy_are_named():
     fallen = seeds(-1.0, [99, 99], **FALLEN)
     healthy = seeds(-0.5, [90, 91])
     unmeasured = seeds(-0.3, [90], feature__spread=[np.nan] * 3)
     several = answers.overview(settings(*healthy, *fallen, *unmeasured))
-    assert several.answer == "1 of 3 settings healthy"
+    assert several.answer == "no rule of collapse met in 1 of 3 settings"
     assert several.level == "suspect"
-    assert several.numbers == [f"SimSiam, target filter σ^-1: {COMPLETELY} in 2 of 2 seeds"]
+    assert several.numbers == ["SimSiam, target filter σ^-0.3: not measured"]
+    (failing,) = several.failing
+    assert failing.startswith("SimSiam, target filter σ^-1: seed 0: spread of the outputs 0.001")
+    assert failing.endswith(f"{COMPLETELY} in 2 of 2 seeds")
     assert answers.overview(settings(*healthy, *unmeasured)).level == ""
     assert answers.overview([setting(*fallen)]).level == "bad"
     assert answers.overview([setting(*healthy)]).level == "good"
