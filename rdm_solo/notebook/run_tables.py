@@ -93,7 +93,7 @@ class Run:
 
     @property
     def warnings(self) -> Any:
-        """A table of the warnings and notes of collapse in ``summary``: kind, epoch, text, advice."""
+        """A table of the warnings and notes in ``summary``: kind, epoch, text, advice."""
         return table(self.summary.get("warnings", []))
 
     @property

@@ -26,7 +26,7 @@ from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.groups import mean_std, run_name
+from rdm_solo.runs.groups import mean_std
 from rdm_solo.runs.settings import MODEL
 from rdm_solo.runs.settings import settings as setting_options
 
@@ -41,20 +41,21 @@ OTHERS = [column for column in COLUMNS.values() if column.chart and column not i
 
 def contents(settings: Sequence[Setting]) -> dict[str, Any]:
     """Return the template's values for the tables of these settings."""
-    runs: list[RunFolder] = []
+    names: dict[RunFolder, str] = {}
     for setting in settings:
-        runs += setting.group.runs
-    folders = [run.folder for run in runs]
+        for run in setting.group.runs:
+            names[run] = f"{setting.label}, seed {run.seed}"
+    folders = [run.folder for run in names]
     return {
         "overview_columns": _measured(OVERVIEW, settings),
         "run_columns": _measured(RUN_COLUMNS, settings),
         "measures": _measured(MEASURES, settings),
         "other_columns": _measured(OTHERS, settings),
         "caveats": caveats(settings),
-        "warnings": warnings(runs),
+        "warnings": warnings(names),
         "folders": dict(zip(folders, relative(folders))),
         "facts": facts(settings),
-        "versions": package_versions(runs),
+        "versions": package_versions(names),
         "commands": commands(settings),
         "paper_rows": paper_rows(settings),
     }
@@ -127,22 +128,22 @@ def _facts(setting: Setting) -> dict[str, str]:
     }
 
 
-def package_versions(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the versions of packages, with the runs that used them."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for run in runs:
+def package_versions(names: Mapping[RunFolder, str]) -> list[str]:
+    """Return the versions of packages, with the names of the runs that used them."""
+    users: dict[str, list[str]] = defaultdict(list)
+    for run, name in names.items():
         versions = run.summary.get("versions") or {"versions": "unknown"}
-        packages = [f"{name} {number}" for name, number in versions.items()]
-        names[f"{', '.join(packages)}."].append(run_name(run))
-    return _named(names, len(runs))
+        packages = [f"{package} {number}" for package, number in versions.items()]
+        users[f"{', '.join(packages)}."].append(name)
+    return _named(users, len(names))
 
 
-def warnings(runs: Sequence[RunFolder]) -> list[str]:
+def warnings(names: Mapping[RunFolder, str]) -> list[str]:
     """Return the warnings of collapse that runs logged while they trained."""
     lines = []
-    for run in runs:
+    for run, name in names.items():
         for warning in run.summary.get("warnings", []):
-            lines.append(f"{run_name(run)}, epoch {warning['epoch']}: {warning['text']}")
+            lines.append(f"{name}, epoch {warning['epoch']}: {warning['text']}")
     return lines
 
 

@@ -269,6 +269,16 @@ def test_the_config_of_a_watched_loop_is_listed():
     assert "config of the loop" not in page_text(run())
 
 
+def test_warnings_name_the_setting_of_their_run(tmp_path):
+    """Runs of the same seed are told apart by their folders."""
+    members = [run(folder=tmp_path / name) for name in ("first", "second")]
+    for member in members:
+        member.summary["warnings"] = [{"kind": "negative gap", "epoch": 3, "text": "down"}]
+    text = page_text(*members)
+    for name in ("first", "second"):
+        assert f"({name}), seed 0, epoch 3: down" in text
+
+
 def test_a_card_shows_what_fails_and_what_to_try():
     """Also the card of several settings, and the table that explains the verdicts."""
     fallen = run(feature__spread=[0.9, 1e-3, 1e-3])
