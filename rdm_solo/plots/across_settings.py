@@ -135,8 +135,13 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
     lines = 1 + max(name.count("\n") for name in names)
     count = len(names)
     height = 0.5 + LINE * (lines + 1) * count
-    figure, panels = style.figure(3, panel=(3.5, height))
-    for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
+    columns = []
+    for column in (measured, "erank/centred", "erank/gap"):
+        if any(group.last(column) for group in groups):
+            columns.append(column)
+    columns = columns or [measured]  # a panel that says so
+    figure, panels = style.figure(len(columns), panel=(3.5, height))
+    for axes, column in zip(panels, columns):
         for y, group in enumerate(upwards):
             values = group.last(column)
             if not values:

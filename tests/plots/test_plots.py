@@ -356,6 +356,17 @@ def test_a_sweep_has_means_over_seeds_in_order_and_others_across():
     assert_line(gaps, name, [1, 1])
 
 
+def test_settings_without_accuracies_are_compared_by_rank_and_gap():
+    unmeasured = {"val__acc1": [np.nan] * 3}
+    panels = draw("comparison", run(-0.5, **unmeasured), run(None, **unmeasured)).axes
+    assert [axes.get_xlabel() for axes in panels] == [
+        "effective rank around the mean",
+        "gap (target − online)",
+    ]
+    names = [tick.get_text() for tick in panels[0].get_yticklabels()]
+    assert any(name.startswith("SimSiam") for name in names)
+
+
 def test_settings_stand_from_the_most_accurate_down():
     runs = []
     for accuracy, name in ((70, "identity"), (90, "learnable"), (80, "linear")):
