@@ -62,7 +62,7 @@ class Picture(NamedTuple):
 
     plot: plots.Plot
     source: str  # a data URI
-    narrow: str  # the panels below each other, for a narrow screen; empty for a single panel
+    narrow: str  # the panels below each other, for a narrow screen; empty if there is one panel
     inches: float
     note: str
 
@@ -84,6 +84,9 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
             continue
         try:
             figure = plot(groups)
+            narrow = ""
+            if 1 < len(figure.axes) <= STACKED and plot not in SLOW:
+                narrow = _stacked(plot, groups)
         except UserError as error:
             failures.append(f"{plot.title}: {error}")
         except Exception as error:  # a failed figure must not prevent the page
@@ -96,7 +99,7 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
             picture = Picture(
                 plot,
                 source=_data_uri(content),
-                narrow=_stacked(plot, groups) if 1 < len(figure.axes) <= STACKED else "",
+                narrow=narrow,
                 inches=width / style.DPI,
                 note=str(figure.get_label()),  # set by style.finish
             )

@@ -123,6 +123,11 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
         assert kind == "data:image/png;base64"
         assert base64.b64decode(data).startswith(b"\x89PNG")
         assert image["alt"]
+    narrow = parsed.all("source")
+    assert narrow, "figures of several panels have a version for narrow screens"
+    for source in narrow:
+        assert source["srcset"].startswith("data:image/png;base64,")
+        assert source["media"].startswith("(max-width:")
     assert "url(" not in html[html.index("<style>") : html.index("</style>")]
 
 
