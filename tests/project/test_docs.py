@@ -22,7 +22,7 @@ for pattern in ("docs/*.md", "benchmarks/*.md", "studies/*/*.md"):
     for path in sorted(ROOT.glob(pattern)):
         if not path.name.startswith("page"):  # the template of a page
             PAGES.append(path)
-HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
+HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net", "pytorch.org"}
 # Commands whose options are Hydra's, with the name of their config.
 CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
 # A shell variable that a reader sets.
