@@ -42,6 +42,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         options["settings"] = wandb.Settings(
             init_timeout=20.0,  # seconds; W&B's default is 90
             finish_timeout=60.0,  # seconds to wait for uploads when the run ends
+            silent=record["silent"],
         )
         if record["offline"]:
             options["mode"] = "offline"
@@ -84,6 +85,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
             "name": options["name"] or run.name,
             "group": options["group"] or run.group,
             "tags": tags,
+            "silent": "sweep_folder" in run.config,  # a sweep prints one line per run
         }
         logger = cls(run.folder, record)
         logger.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})

@@ -145,13 +145,14 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
                     summary |= _end_of_run(trainer, error)
                     summary["seconds"] = round(wall_time.seconds(), 2)
                     _write(summary, folder)
-                    _report(summary, load(folder))
                 if error is None:
                     for callback in trainer.callbacks:
                         if isinstance(callback, RunEnd):
                             callback.on_run_end(trainer)
             finally:
                 loggers.close_all(trainer.loggers)
+            if has_result:  # after the loggers, which may print as well
+                _report(summary, load(folder))
             if checkpoints.present(folder) and isinstance(error, KeyboardInterrupt):
                 log.info(f"to resume: rdm-solo train {shlex.quote(f'resume={folder}')}")
 
