@@ -38,16 +38,18 @@ class Health(pl.Callback):
                 self.sent = len(callback.alarm.warnings)  # by an earlier start
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.alarm is None or not trainer.loggers:
+        if self.alarm is None or not trainer.loggers:  # only the first process has loggers
             return
         bounds = Bounds(warmup=self.alarm.bounds.warmup, gap_epochs=None)
-        verdict = VERDICTS[health(self.alarm.epochs, bounds).level]
-        pl_module.log(VERDICT, float(verdict), rank_zero_only=True)
-        for warning in self.alarm.warnings[self.sent :]:
-            for logger in trainer.loggers:
-                if isinstance(logger, RunLogger):
-                    step = trainer.global_step - 1
-                    logger.alert(warning["kind"], warning["text"], RULE[warning["kind"]].note, step)
+        outcome = health(self.alarm.epochs, bounds)
+        scalars = {VERDICT: VERDICTS[outcome.level], "epoch": trainer.current_epoch}
+        step = trainer.global_step - 1  # the step of the epoch's scalars
+        for logger in trainer.loggers:
+            logger.log_metrics(scalars, step)
+            if isinstance(logger, RunLogger):
+                for warning in self.alarm.warnings[self.sent :]:
+                    kind = warning["kind"]
+                    logger.alert(kind, warning["text"], RULE[kind].note, step)
         self.sent = len(self.alarm.warnings)
 
 
