@@ -38,11 +38,12 @@ def test_the_outcome_of_a_collapse_has_its_number(columns):
 
 
 def test_the_final_table_has_the_epochs_that_measured_every_column():
-    knn = [float("nan")] * 21
+    knn = [float("nan")] * 23
     knn[::5] = [50.0] * 5
-    finished = replace(run(epochs=21, val__knn_acc1=knn), untrained=UNTRAINED)
+    knn[-1] = 50.0
+    finished = replace(run(epochs=23, val__knn_acc1=knn), untrained=UNTRAINED)
     head, *rows = [line.split() for line in final_table(finished).splitlines()]
-    assert head == ["epoch", "0", "1", "6", "11", "16", "21"]
+    assert head == ["epoch", "0", "1", "6", "11", "16", "23"]
     assert len(rows) == FINAL_EPOCHS
     assert rows[0][1:] == ["-", *["-0.500"] * 5]
     assert rows[1][1:] == ["20.0", *["50.0"] * 5]
