@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rdm_solo.callbacks.diagnostics import CollapseWatch, Diagnostics
     from rdm_solo.callbacks.epoch_reports import Progress, SkippedImages
     from rdm_solo.callbacks.knn import WeightedKNN
+    from rdm_solo.callbacks.logged import Health, StepScalars
     from rdm_solo.callbacks.measurement import EpochTable
     from rdm_solo.callbacks.pictures import Pictures, RankFigure
 
@@ -21,10 +22,12 @@ __all__ = [
     "CollapseWatch",
     "Diagnostics",
     "EpochTable",
+    "Health",
     "Pictures",
     "Progress",
     "RankFigure",
     "SkippedImages",
+    "StepScalars",
     "WeightedKNN",
     "is_last_epoch",
 ]
@@ -35,6 +38,7 @@ __getattr__ = import_on_first_use(
     "rdm_solo.callbacks.knn",
     "rdm_solo.callbacks.checkpointing",
     "rdm_solo.callbacks.epoch_reports",
+    "rdm_solo.callbacks.logged",
     "rdm_solo.callbacks.measurement",
     "rdm_solo.callbacks.pictures",
 )

@@ -1,5 +1,6 @@
 """Log the accuracy of an exact weighted kNN classifier during training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,20 @@ from torch import Tensor
 from rdm_solo.callbacks import is_due
 from rdm_solo.callbacks.measurement import Measurement
 from rdm_solo.callbacks.untrained import is_untrained
+from rdm_solo.data.loaders import MemoryLoader
 from rdm_solo.ground.distributed import gather
 
 ACCURACY = "val/knn_acc1"
+PIXELS = "val/knn_pixels"
 
 
 @dataclass(eq=False)
 class WeightedKNN(Measurement):
-    """Log the accuracy of weighted k nearest neighbours on clean images, over all processes."""
+    """Log the accuracy of weighted k nearest neighbours on clean images, over all processes.
+
+    Before training it also classifies the normalised pixels of images that are held in memory. A
+    backbone whose accuracy is below theirs has learned nothing that kNN can use.
+    """
 
     every_n_epochs: int = 1
     k: int = 20
@@ -25,37 +32,49 @@ class WeightedKNN(Measurement):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not self.every_n_epochs or not is_untrained(trainer):
             return
-        loader = trainer.datamodule.val_dataloader()
+        datamodule = trainer.datamodule
+        loader = datamodule.val_dataloader()
         if not loader:
             return
+        classes = pl_module.num_classes
         training = [module for module in pl_module.modules() if module.training]
         pl_module.eval()
-        accuracy = self._accuracy(trainer, pl_module, loader)
+        accuracy = self.accuracy(datamodule, loader, pl_module.backbone, classes)
         self.scalars = {ACCURACY: float(accuracy)}
         for module in training:
             module.training = True
 
+        in_memory = isinstance(datamodule.memory_dataloader(), MemoryLoader)
+        if in_memory and isinstance(loader, MemoryLoader):
+            accuracy = self.accuracy(datamodule, loader, torch.nn.Flatten(), classes)
+            self.scalars[PIXELS] = float(accuracy)
+
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking and is_due(trainer, self.every_n_epochs):
-            accuracy = self._accuracy(trainer, pl_module, trainer.val_dataloaders)
+            loader = trainer.val_dataloaders
+            accuracy = self.accuracy(
+                trainer.datamodule, loader, pl_module.backbone, pl_module.num_classes
+            )
             self.log_scalars(pl_module, {ACCURACY: accuracy}, prog_bar=True)
 
     @torch.no_grad()
-    def _accuracy(self, trainer: Any, pl_module: Any, loader: Any) -> Tensor:
-        """Return the accuracy in per cent, the same on all processes."""
+    def accuracy(
+        self, datamodule: Any, loader: Any, encoder: Callable[[Tensor], Tensor], classes: int
+    ) -> Tensor:
+        """Return the accuracy on the loader's images in per cent, the same on all processes."""
         query_batches = []
         label_batches = []
         for x, y in loader:
-            query_batches.append(unit(pl_module.backbone(x)))
+            query_batches.append(unit(encoder(x)))
             label_batches.append(y)
         queries = torch.cat(gather(torch.cat(query_batches)))
         labels = torch.cat(gather(torch.cat(label_batches)))
 
         neighbours = Neighbours(queries, self.k)
-        for x, y in trainer.datamodule.memory_dataloader():
-            neighbours.add(unit(pl_module.backbone(x)), y)
+        for x, y in datamodule.memory_dataloader():
+            neighbours.add(unit(encoder(x)), y)
         neighbours.merge_processes()
-        scores = neighbours.scores(pl_module.num_classes, self.temperature)
+        scores = neighbours.scores(classes, self.temperature)
         is_correct = scores.argmax(1) == labels
         return 100 * is_correct.float().mean()
 

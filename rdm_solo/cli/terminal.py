@@ -30,6 +30,14 @@ def log_to_terminal() -> None:
     root.addHandler(logging.StreamHandler(sys.stdout))
 
 
+def only_warnings() -> None:
+    """Log only warnings and errors to the terminal; files such as train.log get all messages."""
+    for handler in logging.getLogger().handlers:
+        is_terminal = isinstance(handler, logging.StreamHandler)
+        if is_terminal and not isinstance(handler, logging.FileHandler):
+            handler.setLevel(logging.WARNING)
+
+
 def silence_third_party() -> None:
     """Silence irrelevant warnings and INFO logs of third-party packages."""
     for name in NOISY_LOGGERS:

@@ -6,7 +6,7 @@ and its TensorBoard log, and :func:`append` can add to them later.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[Any]:
     return loggers
 
 
+def close_all(loggers: Sequence[Any]) -> None:
+    """Close the loggers that :func:`open_all` opened."""
+    for logger in loggers:
+        logger.close()
+
+
 def append(
     folder: Path, scalars: Mapping[str, float], step: int, online: bool = False
 ) -> list[str]:
@@ -78,6 +84,7 @@ def append(
             logger = logger_class(folder, options)
             logger.log_metrics(scalars, step)
             logger.finalize("success")
+            logger.close()
             names.append(name)
         except Exception as error:  # a service or its client can raise anything
             log.warning(f"warning: {', '.join(scalars)} could not be logged to {name}: {error}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from rdm_solo.ground.lightning import pl
 from rdm_solo.loggers import RunInfo
-from rdm_solo.loggers.run_logger import PICTURE, RunLogger
+from rdm_solo.loggers.run_logger import PICTURE, VERDICT, RunLogger
 
 
 class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc]
@@ -45,3 +45,8 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
     def histograms(self, values: Mapping[str, np.ndarray], step: int) -> None:
         for name, array in values.items():
             self.experiment.add_histogram(name, array, step)
+
+    def alert(self, kind: str, text: str, is_note: bool, step: int) -> None:
+        """Log the text for the TEXT tab."""
+        tag = VERDICT.replace("verdict", "warnings")
+        self.experiment.add_text(tag, text, step)

@@ -16,13 +16,15 @@ import wandb
 from rdm_solo.ground.errors import first_line
 from rdm_solo.ground.lightning import pl
 from rdm_solo.loggers import RunInfo
-from rdm_solo.loggers.run_logger import PICTURE, RunLogger
-from rdm_solo.runs import files
-from rdm_solo.runs.files import SUMMARY
+from rdm_solo.loggers.run_logger import HEALTH, PICTURE, VERDICT, RunLogger, health_scalars
+from rdm_solo.runs import files, metrics_file
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.runs.files import METRICS, SUMMARY
 
 log = logging.getLogger("rdm_solo")
 
 INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")  # passed from the record
+KNN = "val/knn_acc1"
 
 
 class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
@@ -31,11 +33,16 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
     A later failure logs a warning and does not stop training.
     """
 
+    takes_files = True
+
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
         options = {name: record[name] for name in INIT_OPTIONS}
+        # Linear evaluations log to the run that trained the network, so they leave it as it is.
+        options["job_type"] = "train"
         options["settings"] = wandb.Settings(
             init_timeout=20.0,  # seconds; W&B's default is 90
             finish_timeout=60.0,  # seconds to wait for uploads when the run ends
+            silent=record["silent"],
         )
         if record["offline"]:
             options["mode"] = "offline"
@@ -49,17 +56,21 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
             super().__init__(save_dir=folder, **options)
         self.record = record
         self.failed = False
+        self.status = "success"
+        self.folder = folder
+        self._define_axes()
         if "appended" in record:
-            self._restore_summary(folder)
+            # `wandb sync` replaces the whole summary, so all of it is written again.
+            self.experiment.summary.update(run_summary(folder) | record["appended"])
 
-    def _restore_summary(self, folder: Path) -> None:
-        """Write all last values again, because `wandb sync` replaces the whole summary."""
-        summary = dict(self.record["appended"])
-        if (folder / SUMMARY).is_file():
-            for name, value in files.read_object(folder, SUMMARY)["last"].items():
-                if value is not None:
-                    summary.setdefault(name, value)
-        self.experiment.summary.update(summary)
+    def _define_axes(self) -> None:
+        """Plot what is measured once per epoch over epochs, and keep the best kNN accuracy."""
+        run = self.experiment
+        run.define_metric("epoch")
+        for name in [*COLUMNS, *HEALTH.values(), VERDICT]:
+            if name != "epoch":
+                run.define_metric(name, step_metric="epoch")
+        run.define_metric(HEALTH[KNN], step_metric="epoch", summary="max,last")
 
     @classmethod
     def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
@@ -74,6 +85,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
             "name": options["name"] or run.name,
             "group": options["group"] or run.group,
             "tags": tags,
+            "silent": "sweep_folder" in run.config,  # a sweep prints one line per run
         }
         logger = cls(run.folder, record)
         logger.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
@@ -91,10 +103,27 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         charts = {name: wandb.Histogram(array.tolist()) for name, array in values.items()}
         self.log_metrics(charts, step)
 
+    def alert(self, kind: str, text: str, is_note: bool, step: int) -> None:
+        level = "INFO" if is_note else "WARN"
+        if not self.failed:
+            with self._warn_on_failure():
+                self.experiment.alert(kind, text, level)
+
+    def file(self, path: Path) -> None:
+        """Upload a file as an artifact that is named after it and the W&B run."""
+        if not self.failed:
+            with self._warn_on_failure():
+                name = f"{path.stem}-{self.record['id']}"
+                self.experiment.log_artifact(str(path), name, type=path.stem)
+
     def finalize(self, status: str) -> None:
-        """Finish the W&B run, which Lightning leaves open."""
+        self.status = status
+
+    def close(self) -> None:
+        """Write the summary and finish the W&B run, which Lightning leaves open."""
         with self._warn_on_failure():
-            self.experiment.finish(exit_code=int(status == "failed"))
+            self.experiment.summary.update(run_summary(self.folder))
+            self.experiment.finish(exit_code=int(self.status == "failed"))
 
     @contextlib.contextmanager
     def _warn_on_failure(self) -> Iterator[None]:
@@ -103,3 +132,23 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         except Exception as error:  # e.g. SLURM stopped W&B's process before ours
             self.failed = True
             log.warning(f"warning: Weights & Biases failed ({error}); metrics.csv has all values")
+
+
+def run_summary(folder: Path) -> dict[str, Any]:
+    """Return what W&B's table of runs shows of a run that ended: last values, outcome, warnings."""
+    if not (folder / SUMMARY).is_file():
+        return {}
+    summary = files.read_object(folder, SUMMARY)
+    values = {name: value for name, value in summary["last"].items() if value is not None}
+    values |= health_scalars(values)
+    values["a_health/outcome"] = summary.get("outcome")
+    kinds = [f"{warning['kind']} in epoch {warning['epoch']}" for warning in summary["warnings"]]
+    values["a_health/warnings"] = ", ".join(kinds)
+    if (folder / METRICS).is_file():
+        table = metrics_file.read(folder)
+        knn = [table.untrained.get(KNN, np.nan), *table.columns.get(KNN, ())]
+        if np.isfinite(knn).any():
+            measured = np.array(knn)[np.isfinite(knn)]
+            values[HEALTH[KNN]] = {"max": float(measured.max()), "last": float(measured[-1])}
+        values = dict(table.untrained) | values
+    return values

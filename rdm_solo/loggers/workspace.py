@@ -6,6 +6,7 @@ from typing import Any
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
+from rdm_solo.loggers.run_logger import HEALTH, VERDICT
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
@@ -14,13 +15,14 @@ NAME = "Rank differential"
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
     """Build the workspace without saving it; ``sweep`` restricts it to the runs of one sweep.
 
-    Its sections show the columns' charts. W&B itself adds a panel for each scalar, histogram and
-    picture, in a section for each prefix such as ``erank``.
+    Its sections show the health of each run and the columns' charts. W&B itself adds a panel for
+    each scalar, histogram and picture, in a section for each prefix such as ``erank``.
     """
     import wandb_workspaces.expr as expr
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces.reports.v2.interface import Config, LinePlot, ScatterPlot, SummaryMetric
 
+    health: list[Any] = [LinePlot(x="epoch", y=[name]) for name in [*HEALTH.values(), VERDICT]]
     over_epochs: list[Any] = []
     for title, group in columns.charts().items():
         names: list[Any] = [column.name for column in group]
@@ -40,6 +42,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
         project=project,
         name=name,
         sections=[
+            ws.Section(name="Health", panels=health, is_open=True),
             ws.Section(name="Over epochs", panels=over_epochs, is_open=True),
             ws.Section(name="Against p", panels=against_p, is_open=True),
         ],

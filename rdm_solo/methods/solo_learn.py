@@ -80,6 +80,7 @@ class _Adapter(pl.LightningModule):
     scalars = SCALARS
     labelled = True
     validated = 0  # images of this process in this epoch's validation
+    step_loss: torch.Tensor | None = None  # the loss of the last training step
 
     def __init__(self, run_config: DictConfig, /, **arguments: Any) -> None:
         self.run_config = run_config
@@ -114,6 +115,8 @@ class _Adapter(pl.LightningModule):
             kwargs["prog_bar"] = True
         if isinstance(value, (int, float)):  # Lightning's copy would synchronise with the device
             value = torch.full((), float(value), device=self.device)
+        if our_name == "train/loss":
+            self.step_loss = value.detach()
         if world_size() > 1 and name.startswith(("val_", "momentum_val_")):
             # Weight by the number of images, so that the processes' mean is that of all images.
             # Lightning's own batch_size does not help: it rounds the mean number of images down.

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,8 @@ def _train(cfg: Any) -> None:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir if hydra.job.chdir else hydra.run.dir)
     with terminal.errors_without_traceback():
+        if processes.SWEEP_FOLDER in os.environ:
+            terminal.only_warnings()
         if processes.is_rank_zero():
             log.info(f"Starting {saved_config.title(cfg)} ...")
         from rdm_solo.train.run import run  # with torch and Lightning: seconds

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,7 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import loggers
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
+from rdm_solo.callbacks.logged import RunEnd
 from rdm_solo.collapse.advice import RunSettings, config_warnings
+from rdm_solo.collapse.rules import MIN_GAP
 from rdm_solo.data.views import Views
 from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.lightning import pl
@@ -26,6 +28,7 @@ from rdm_solo.methods.chosen_filter import ChosenFilter, exponent
 from rdm_solo.runs import checkpoints, metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
+from rdm_solo.runs.folder import RunFolder, load
 from rdm_solo.runs.versions import versions as package_versions
 from rdm_solo.train.claims import Start
 from rdm_solo.train.processes import SWEEP_FOLDER
@@ -136,27 +139,41 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
         raise
     finally:
         has_result = isinstance(error, Diverged) or not isinstance(error, Exception)
-        if trainer.is_global_zero and has_result:
-            columns = {}
-            untrained: Mapping[str, float] = {}
-            if (folder / METRICS).exists():
-                table = metrics_file.read(folder)
-                untrained = table.untrained
-                for name, values in table.columns.items():
-                    if len(values):
-                        columns[name] = values.tolist()
-            summary |= metrics_file.last_values(columns)
-            summary |= _outcome(trainer, error)
-            summary["seconds"] = round(wall_time.seconds(), 2)
-            write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-            _report(summary, final_table(columns, untrained), folder)
+        if trainer.is_global_zero:
+            try:
+                if has_result:
+                    summary |= _end_of_run(trainer, error)
+                    summary["seconds"] = round(wall_time.seconds(), 2)
+                    _write(summary, folder)
+                if error is None:
+                    for callback in trainer.callbacks:
+                        if isinstance(callback, RunEnd):
+                            callback.on_run_end(trainer)
+            finally:
+                loggers.close_all(trainer.loggers)
+            if has_result:  # after the loggers, which may print as well
+                _report(summary, load(folder))
             if checkpoints.present(folder) and isinstance(error, KeyboardInterrupt):
                 log.info(f"to resume: rdm-solo train {shlex.quote(f'resume={folder}')}")
 
 
-def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
+def _write(summary: dict[str, Any], folder: Path) -> None:
+    """Add the last values and the outcome in one sentence to a run's summary, and write it."""
+    columns = {}
+    if (folder / METRICS).exists():
+        for name, values in metrics_file.read_metrics(folder).items():
+            if len(values):
+                columns[name] = values.tolist()
+    summary |= metrics_file.last_values(columns)
+    # The run is judged by what its folder holds, as everywhere else.
+    write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    summary["outcome"] = outcome(load(folder))
+    write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+def _end_of_run(trainer: Any, error: BaseException | None) -> dict[str, Any]:
     """Return a run's warnings, device and versions, and why it stopped."""
-    outcome: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "finished": error is None,
         "warnings": [],
         "stopped": None,
@@ -166,16 +183,16 @@ def _outcome(trainer: Any, error: BaseException | None) -> dict[str, Any]:
         "versions": versions(),
     }
     if isinstance(error, KeyboardInterrupt):
-        outcome["stopped"] = str(error)
+        facts["stopped"] = str(error)
     if isinstance(error, Diverged):
-        outcome["diverged"] = error.as_dict()
+        facts["diverged"] = error.as_dict()
     for callback in trainer.callbacks:
         if isinstance(callback, CollapseWatch):
-            outcome["warnings"] = callback.alarm.warnings
-            outcome["stopped"] = outcome["stopped"] or callback.stopped
+            facts["warnings"] = callback.alarm.warnings
+            facts["stopped"] = facts["stopped"] or callback.stopped
         elif isinstance(callback, Checkpoints) and callback.keep_best:
-            outcome["best"] = callback.best
-    return outcome
+            facts["best"] = callback.best
+    return facts
 
 
 def versions() -> dict[str, str]:
@@ -185,39 +202,104 @@ def versions() -> dict[str, str]:
     return package_versions(*names) | {"solo-learn": solo_learn.version()}
 
 
-def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
-    """Log the final table, the warnings and the folder."""
-    if table:
-        log.info(table)
+def _report(summary: Mapping[str, Any], run: RunFolder) -> None:
+    """Log the outcome, the final table, the warnings and the folder.
+
+    The terminal of a sweep gets one line instead.
+    """
+    seconds = f"{summary['seconds']:.0f} s"
+    if os.environ.get(SWEEP_FOLDER):
+        print(f"{run.folder.name}: {summary['outcome']}; {seconds}", flush=True)
+    log.info(summary["outcome"])
+    if run.epochs:
+        log.info(final_table(run))
     for warning in summary["warnings"]:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see above")
-    log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
-    if table:
-        page = shlex.quote(str(folder))
-        log.info(f"figures and tables on one page: rdm-solo report {page}")
+    log.info(f"{seconds}; results are in {run.folder}")
+    if run.epochs:
+        folder = shlex.quote(str(run.folder))
+        log.info(f"figures and tables on one page: rdm-solo report {folder}")
 
 
-def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, float]) -> str:
-    """Format the main columns at up to six epochs as text; epoch 0 is the untrained network.
+def outcome(run: RunFolder) -> str:
+    """Say in one sentence how well kNN classifies, which branch leads, and whether a run is alive.
 
-    >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}, {"val/acc1": 20.0}))
-    epoch            0        1        2
-    val/acc1    20.000   50.000        -
+    Without a measured kNN accuracy it is the online classifier's.
     """
-    if not columns:
-        return ""
-    if untrained:
-        columns = {name: [untrained.get(name, math.nan), *x] for name, x in columns.items()}
-        columns["epoch"][0] = 0
-    epochs = columns["epoch"]
-    rows = np.unique(np.linspace(0, len(epochs) - 1, 6, dtype=int))
-    charted = []
-    for name, column in COLUMNS.items():
-        if column.chart and np.isfinite(columns.get(name, math.nan)).any():
-            charted.append(name)
-    width = max(map(len, charted), default=5) + 1
-    lines = ["epoch".ljust(width) + "".join(f"{epochs[row]:>9.0f}" for row in rows)]
-    for name in charted:
-        cells = "".join(f"{columns[name][row]:>9.3f}" for row in rows)
-        lines.append(name.ljust(width) + cells.replace("nan", "  -"))
+    clauses = []
+    for name in ("val/knn_acc1", "val/acc1"):
+        epoch, accuracy = run.latest(name)
+        if not math.isfinite(accuracy):
+            continue
+        text = f"{COLUMNS[name].label} {accuracy:.1f} %"
+        if epoch < run.last_epoch:
+            text += f" in epoch {epoch}"
+        if name in run.untrained:
+            text += f" (untrained {run.untrained[name]:.1f} %"
+            if "val/knn_pixels" in run.untrained:
+                text += f", raw pixels {run.untrained['val/knn_pixels']:.1f} %"
+            text += ")"
+        clauses.append(text)
+        break
+
+    gaps = [epoch.gap for epoch in run.measured_epochs if epoch.epoch and math.isfinite(epoch.gap)]
+    if gaps:
+        clauses.append(_leading_branch(gaps))
+
+    answer = run.health.answer.removeprefix("alive: ")
+    if run.health.number:
+        answer += f": {run.health.number}"
+    clauses.append(answer)
+    return "; ".join(clauses)
+
+
+def _leading_branch(gaps: Sequence[float]) -> str:
+    """Say in how many epochs the target's rank is above the online one, from their log ratios.
+
+    >>> _leading_branch([0.3, 0.2, -0.1])
+    'effective rank of the target above the online one in 2 of 3 epochs'
+    """
+    if max(map(abs, gaps)) <= MIN_GAP:
+        return "equal effective ranks of both branches"
+    ahead = sum(gap > MIN_GAP for gap in gaps)
+    epochs = f"{ahead} of {len(gaps)} epochs"
+    if ahead == len(gaps):
+        epochs = "every epoch"
+    return f"effective rank of the target above the online one in {epochs}"
+
+
+# The columns of the table at the end of a run.
+FINAL = ("train/loss", "val/knn_acc1", "val/acc1", "erank/online", "erank/target", "erank/centred")
+FINAL_EPOCHS = 6
+WIDTH = 22  # of the labels
+
+
+def final_table(run: RunFolder) -> str:
+    """Format six columns at up to six epochs as text; epoch 0 is the untrained network.
+
+    Epochs in which fewer columns were measured are left out, such as those without kNN.
+    """
+    shown = []
+    counts = np.zeros(run.epochs, int)
+    for name in FINAL:
+        if run.has_values(name):
+            shown.append(name)
+            counts += np.isfinite(run.metrics[name])
+    complete = np.flatnonzero(counts == counts.max())
+    number = FINAL_EPOCHS - bool(run.untrained)
+    chosen = complete[np.linspace(0, len(complete) - 1, number, dtype=int)]
+    rows = np.unique(chosen)
+
+    epochs = [int(run.metrics["epoch"][row]) for row in rows]
+    if run.untrained:
+        epochs.insert(0, 0)
+    lines = ["epoch".ljust(WIDTH) + "".join(f"{epoch:>9}" for epoch in epochs)]
+    for name in shown:
+        column = COLUMNS[name]
+        values = [run.metrics[name][row] for row in rows]
+        if run.untrained:
+            values.insert(0, run.untrained.get(name, math.nan))
+        cells = "".join(f"{value:>9.{column.digits}f}" for value in values)
+        label = column.label.replace("effective rank", "erank")
+        lines.append(label.ljust(WIDTH) + cells.replace("nan", "  -"))
     return "\n".join(lines)

@@ -36,15 +36,14 @@ class SweepTable(Callback):
             members, errors = runs.scan([folder])
         except UserError:  # no run has started
             members, errors = [], {}
-        begun = [run for run in members if run.epochs or run.diverged]
-        print(f"\n{table(begun)}" if begun else "no run has finished an epoch")
-
         any_failed = False
         for path in sorted(folder.iterdir()):
             reason = ownership.failure(path) or errors.get(path)
             if reason:
                 print(f"failed: {path.name}: {reason}")
                 any_failed = True
+        begun = [run for run in members if run.epochs or run.diverged]
+        print(f"\n{table(begun)}" if begun else "no run has finished an epoch")
         print(f"figures and tables on one page: rdm-solo report {shlex.quote(str(folder))}")
         if any_failed:
             raise SystemExit(1)
@@ -60,18 +59,20 @@ def table(runs: "Sequence[RunFolder]") -> str:
         counted = group.counted
         texts = [groups.format_latest(counted, name, 2) for name in columns]
         seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
-        return [*texts, groups.mean_std(seconds, 0), _warnings(group.runs)]
+        return [*texts, groups.mean_std(seconds, 0), health(group.runs)]
 
     headings = [HEADINGS[name] for name in columns]
-    return groups.text_table(groups.by_setting(runs), [*headings, "seconds", ""], cells)
+    return groups.text_table(groups.by_setting(runs), [*headings, "seconds", "health"], cells)
 
 
-def _warnings(runs: "Sequence[RunFolder]") -> str:
-    """Return how many of one setting's runs diverged or raised each kind of warning."""
+def health(runs: "Sequence[RunFolder]") -> str:
+    """Return the answers to "is it alive?" of one setting's runs, and how many runs have each."""
     counts: Counter[str] = Counter()
     for run in runs:
-        if run.diverged:
-            counts["diverged"] += 1
-        counts.update(warning["kind"] for warning in run.summary.get("warnings", []))
-    words = [f"! {kind} ({count} of {len(runs)})" for kind, count in counts.items()]
-    return "  ".join(words)
+        answer, _, _ = run.health.answer.partition(":")
+        if run.diverged is not None:
+            answer = "diverged"
+        counts[answer] += 1
+    if len(counts) == 1:
+        return answer
+    return ", ".join(f"{answer} ({count} of {len(runs)})" for answer, count in counts.items())

@@ -1,9 +1,14 @@
 """Weighted nearest neighbours against one sort of all similarities, in pieces and processes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from support.small_runs import SMALL, all_rows, configure, run
 
-from rdm_solo.callbacks.knn import Neighbours, unit
+from rdm_solo import data
+from rdm_solo.callbacks.knn import Neighbours, WeightedKNN, unit
+from rdm_solo.cli.instantiation import instantiate
 
 CLASSES = 5
 
@@ -69,3 +74,45 @@ def merge_two_processes(rank: int, size: int) -> None:
 
 def test_two_processes_find_what_one_finds(worlds):
     worlds(2).run(merge_two_processes)
+
+
+def pixel_accuracy(dataset: data.Dataset, k: int = 20, temperature: float = 0.07) -> float:
+    """Return the accuracy of weighted kNN on normalised pixels, in float64, query by query."""
+
+    def rows(images: data.Images) -> torch.Tensor:
+        x = images.images.double() / 255
+        mean, std = torch.tensor([dataset.mean, dataset.std], dtype=torch.float64)[..., None, None]
+        x = ((x - mean) / std).flatten(1)
+        return x / x.norm(dim=1, keepdim=True)
+
+    memory = rows(dataset.train)
+    is_correct = []
+    for query, label in zip(rows(dataset.val), dataset.val.labels):
+        similarity, nearest = (memory @ query).sort(descending=True)
+        votes = torch.zeros(dataset.num_classes, dtype=torch.float64)
+        weights = (similarity[:k] / temperature).exp()
+        votes.index_add_(0, dataset.train.labels[nearest[:k]], weights)
+        is_correct.append(votes.argmax() == label)
+    return 100 * sum(is_correct) / len(is_correct)
+
+
+def test_pixels_are_classified_once_before_training(tmp_path):
+    run(tmp_path, *SMALL)
+    dataset = instantiate(configure(*SMALL).dataset.source)
+    untrained, *epochs = all_rows(tmp_path)
+    assert untrained["val/knn_pixels"] == pytest.approx(pixel_accuracy(dataset))
+    assert len(epochs) == 2
+    assert not any("val/knn_pixels" in row for row in epochs)
+
+
+def classify_pixels(rank: int, size: int) -> float:
+    dataset = instantiate(configure(*SMALL).dataset.source)
+    memory = data.loader(dataset, "train", 5)
+    datamodule = SimpleNamespace(memory_dataloader=lambda: memory)
+    knn = WeightedKNN()
+    accuracy = knn.accuracy(datamodule, data.loader(dataset, "val", 5), torch.nn.Flatten(), 10)
+    assert float(accuracy) == pytest.approx(pixel_accuracy(dataset))
+
+
+def test_two_processes_classify_pixels_as_one_does(worlds):
+    worlds(2).run(classify_pixels)

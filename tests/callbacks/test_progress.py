@@ -1,6 +1,7 @@
 """Progress on the screen: one line an epoch, and a bar in a terminal."""
 
 import fcntl
+import io
 import logging
 import math
 import os
@@ -9,9 +10,10 @@ import re
 import struct
 import termios
 
-from support.small_runs import SMALL, run
+from support.small_runs import SMALL, run, run_until
 
-from rdm_solo.callbacks.epoch_reports import epoch_line
+from rdm_solo.callbacks import epoch_reports
+from rdm_solo.callbacks.epoch_reports import EpochBar, epoch_line
 
 
 def test_a_line_of_the_log_leaves_out_what_was_not_measured():
@@ -27,17 +29,65 @@ def test_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
     assert epochs == ["1", "2"]
 
 
-def test_a_bar_fits_into_the_terminal(tmp_path, monkeypatch):
+def test_the_untrained_network_is_announced_and_ranks_are_explained(tmp_path, caplog):
+    options = [*SMALL, "trainer.enable_progress_bar=true"]
+    with caplog.at_level(logging.INFO, "rdm_solo"):
+        run_until(2, tmp_path, *options)
+        announced, explained, untrained, *_ = caplog.messages[-4:]
+        assert "measuring" in announced
+        assert explained == epoch_reports.LEGEND
+        assert untrained.startswith("before training: erank")
+        caplog.clear()
+        run(tmp_path, *options)
+    assert not any("measuring" in line for line in caplog.messages)
+    lines = [line for line in caplog.messages if "erank" in line]
+    assert lines[0] == epoch_reports.LEGEND
+    assert lines[1].startswith("epoch 2/2: ")
+
+
+def test_a_long_epoch_logs_its_steps(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(epoch_reports, "LINE_EVERY", 0.0)
+    with caplog.at_level(logging.INFO, "rdm_solo"):
+        run(tmp_path, *SMALL, "trainer.enable_progress_bar=true", "max_epochs=1")
+    line = r"epoch 1/1, step (\d)/4, \d+ images/s, loss -?\d\.\d+\n"
+    assert re.findall(line, caplog.text) == ["1", "2", "3", "4"]
+
+
+class Loss:
+    """Count how often its value is read, which would wait for a device."""
+
+    reads = 0
+
+    def __float__(self) -> float:
+        self.reads += 1
+        return 0.5
+
+
+def test_the_loss_is_read_only_when_the_bar_is_drawn():
+    loss = Loss()
+    file = io.StringIO()
+    options = {"bar_format": epoch_reports.BAR, "ncols": 100, "file": file}
+    with EpochBar(total=1000, mininterval=3600, **options) as bar:
+        for _ in range(999):
+            bar.add(8, loss)
+        assert loss.reads == 0
+        bar.refresh()
+        assert loss.reads == 1
+    assert re.search(r"999/1000, \S+ left, \d+ images/s, loss 0.500", file.getvalue())
+
+
+def test_a_bar_of_each_epoch_fits_into_the_terminal(tmp_path, monkeypatch):
     columns = 50
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     os.set_blocking(leader, False)
+    monkeypatch.setattr(epoch_reports, "BAR_EVERY", 0.0)
     with open(follower, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
         run(tmp_path, *SMALL, "trainer.enable_progress_bar=true")
         output = os.read(leader, 2**20).decode()
     os.close(leader)
     bars = [line.rstrip() for line in re.findall(r"\r(epoch \d/[^\r\n]*)", output)]
-    assert bars[0].startswith("epoch 1/2 [............]")
+    assert bars[0].startswith("epoch 1/2 [............] 0/4")
     assert max(map(len, bars)) <= columns
-    assert any(re.match(r"epoch 2/2 \[#+\.*\]  \d", bar) for bar in bars)
+    assert any(re.match(r"epoch 2/2 \[######\.{6}\] 2/4, \d", bar) for bar in bars)

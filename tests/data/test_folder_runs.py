@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.image_files import SIZE, spoil, write_tree
-from support.small_runs import SMALL, rows, run
+from support.small_runs import SMALL, all_rows, rows, run
 
 from rdm_solo.callbacks import epoch_reports
 from rdm_solo.cli import arguments
@@ -52,6 +52,7 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
         assert entry.startswith(f"epoch 1: {path} cannot")
     for row in rows(tmp_path / "run"):
         assert row.keys() >= {"val/knn_acc1", "val/acc1"}
+    assert not any("val/knn_pixels" in row for row in all_rows(tmp_path / "run"))
     # The linear probe leaves them out as well.
     caplog.clear()
     cfg = arguments.compose("linear", [f"run={tmp_path / 'run'}", "features=cached", "epochs=1"])

@@ -11,6 +11,7 @@ from support.small_runs import SMALL, CutInEpoch, all_rows, configure, run
 
 from rdm_solo import loggers
 from rdm_solo.loggers import event_files
+from rdm_solo.loggers.run_logger import HEALTH, VERDICT, VERDICTS
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
 
@@ -28,6 +29,7 @@ def folder(tmp_path_factory):
     """Train two epochs of a run, resume it after a kill, and add a probe's scalar."""
     folder = tmp_path_factory.mktemp("run")
     options = [*BOTH, "filter=target_pow", "pictures.every_n_epochs=1", "max_epochs=3", "seed=4"]
+    options += ["steps.every_n_steps=1", "watch.features=100"]  # a note in epoch 3
     with pytest.raises(RuntimeError, match="killed"):
         run(folder, *options, callbacks=[CutInEpoch(3)])
     run(folder, *options)
@@ -48,7 +50,8 @@ def columns(folder):
 
 def test_tensorboard_holds_every_scalar_of_all_starts(folder, columns):
     scalars = events(folder / "tensorboard")
-    assert not [name for name in scalars if name.endswith(("_step", "_epoch"))]
+    forked = [name for name in scalars if name.endswith(("_step", "_epoch"))]  # by Lightning
+    assert forked == ["train/loss_step"]
     assert scalars["linear/top1"] == [(12, 62.5)]
     for name, expected in columns.items():
         steps, values = zip(*scalars[name])
@@ -57,6 +60,19 @@ def test_tensorboard_holds_every_scalar_of_all_starts(folder, columns):
     assert steps == (0, 3, 7, 11)  # four steps an epoch
     _, epochs = zip(*scalars["epoch"])
     assert set(epochs) == {0, 1, 2, 3}
+
+
+def test_every_logger_holds_the_loss_and_the_rate_of_steps(folder, columns, starts):
+    scalars = events(folder / "tensorboard")
+    steps, losses = zip(*scalars["train/loss_step"])
+    assert steps == tuple(range(12))
+    means = np.reshape(losses, (3, 4)).mean(axis=1)
+    assert means == pytest.approx(columns["train/loss"], rel=1e-5)
+    assert history(starts, "train/loss_step") == pytest.approx(losses)
+    _, rates = zip(*scalars["train/lr"])
+    warm_up = np.linspace(0, 0.5 * 16 / 256, 4)  # the first epoch
+    assert rates[:4] == pytest.approx(warm_up)
+    assert history(starts, "train/lr") == pytest.approx(rates)
 
 
 def test_tensorboard_holds_pictures_histograms_and_settings(folder):
@@ -116,6 +132,7 @@ def test_all_starts_are_one_run_of_wandb(folder, starts):
         "project": "rdm_solo",
         "group": "synthetic-simsiam-target_pow-p=-0.5",
         "display_name": "simsiam-target_pow-p=-0.5-seed=4",
+        "job_type": "train",
     }
     config = starts[0].config
     assert config["method"]["name"] == "simsiam"
@@ -129,6 +146,44 @@ def test_wandb_holds_every_scalar_once_and_the_final_values(starts, columns):
         assert summary[name] == pytest.approx(expected[-1], rel=1e-6)
     assert history(starts, "erank/gap", "epoch") == [0, 1, 2, 3]
     assert history(starts, "erank/gap", "trainer/global_step") == [0, 3, 7, 11]
+
+
+def test_every_logger_shows_the_health_first(folder, columns, starts):
+    scalars = events(folder / "tensorboard")
+    names = [name for name in sorted(scalars) if name.startswith("a_health/")]
+    assert sorted(scalars)[: len(names)] == names
+    assert set(names) == {*HEALTH.values(), VERDICT}
+    assert len(names) <= 8
+    for name, alias in HEALTH.items():
+        _, values = zip(*scalars[alias])
+        assert values == pytest.approx(columns[name], rel=1e-6)
+        assert history(starts, alias) == pytest.approx(columns[name], rel=1e-6)
+    verdicts = [VERDICTS[""], VERDICTS[""], VERDICTS["good"]]  # one epoch of warm-up
+    assert [value for _, value in scalars[VERDICT]] == verdicts
+    assert history(starts, VERDICT) == verdicts
+
+
+def test_wandb_shows_the_outcome_the_best_knn_and_the_page(folder, columns, starts):
+    axes = starts[0].x_axes
+    assert {axes[name] for name in (*NAMES, *HEALTH.values(), VERDICT)} == {"epoch"}
+    assert "train/loss_step" not in axes
+    knn = columns["val/knn_acc1"]
+    outcome = json.loads((folder / "summary.json").read_text())["outcome"]
+    for start in starts[1:]:  # the linear evaluation repeats the summary
+        best = start.summary["a_health/knn"]
+        assert best == pytest.approx({"max": max(knn), "last": knn[-1]})
+        assert start.summary["a_health/outcome"] == outcome
+        assert start.summary["a_health/warnings"] == "collapsed features in epoch 3"
+    page = f"report-{starts[0].run['run_id']}"
+    assert [start.artifacts for start in starts] == [[], [page], []]
+    assert (folder / "report" / "report.html").is_file()
+
+
+def test_a_warning_is_an_alert_and_a_text_once(folder, starts):
+    note = ("INFO", "collapsed features")
+    assert [start.alerts for start in starts] == [[], [note], []]
+    texts = accumulator(folder / "tensorboard").Tensors("a_health/warnings/text_summary")
+    assert [text.step for text in texts] == [11]
 
 
 def test_wandb_holds_pictures_and_histograms(starts):
@@ -150,7 +205,7 @@ def test_a_server_that_cannot_be_used_leaves_the_run_offline(tmp_path, monkeypat
     config = configure("logger=wandb")
     (logger,) = loggers.open_all(config.logger, run_info(tmp_path))
     logger.log_metrics({"erank/gap": 4.5}, step=0)
-    logger.finalize("success")
+    logger.close()
     files = wandb_files(tmp_path)  # offline-run-*, and what the failed start left
     server.shutdown()
     assert "the run is kept offline" in caplog.text
@@ -164,7 +219,7 @@ def test_an_error_of_wandb_does_not_end_the_run(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(logger.experiment, "log", lambda *_: 1 / 0)
     for step in range(2):
         logger.log_metrics({"erank/gap": 4.5}, step)
-    logger.finalize("success")
+    logger.close()
     assert caplog.text.count("Weights & Biases failed") == 1
 
 

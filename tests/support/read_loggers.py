@@ -33,6 +33,9 @@ class WandbFile:
     config: dict = field(default_factory=dict)
     rows: list[dict] = field(default_factory=list)
     summary: dict = field(default_factory=dict)
+    alerts: list[tuple[str, str]] = field(default_factory=list)  # level and title
+    artifacts: list[str] = field(default_factory=list)
+    x_axes: dict[str, str] = field(default_factory=dict)  # of metrics
     exit_code: int | None = None
 
 
@@ -59,6 +62,7 @@ def _wandb_file(path: Path) -> WandbFile:
                 "project": record.run.project,
                 "display_name": record.run.display_name,
                 "group": record.run.run_group,
+                "job_type": record.run.job_type,
             }
             file.config |= _items(record.run.config.update)
         elif kind == "config":
@@ -67,6 +71,12 @@ def _wandb_file(path: Path) -> WandbFile:
             file.rows.append(_items(record.history.item))
         elif kind == "summary":
             file.summary |= _items(record.summary.update)
+        elif kind == "alert":
+            file.alerts.append((record.alert.level, record.alert.title))
+        elif kind == "artifact":
+            file.artifacts.append(record.artifact.name)
+        elif kind == "metric":
+            file.x_axes[record.metric.name] = record.metric.step_metric
         elif kind == "exit":
             file.exit_code = record.exit.exit_code
     return file

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, command
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, rows, run
+from support.small_runs import SMALL, read_summary, rows, run
 
+from rdm_solo.runs.folder import load
 from rdm_solo.train import resume, sweep
 
 RUN = [*SMALL, "filter=target_pow", "max_epochs=1", "scheduler.warmup_epochs=0"]
@@ -69,6 +70,29 @@ def test_a_sweep_trains_the_missing_runs_returns_their_metrics_and_names_those_t
     recorded = resume.expand(["resume=sweep", "p=-1"])
     assert recorded[0] == "-m"
     assert {*RUN, "p=-1", f"hydra.sweep.dir='{folder}'"} <= {*recorded}
+
+
+def test_a_run_of_a_sweep_prints_one_line_and_the_table_comes_last(tmp_path):
+    options = [*RUN, "seed=0,1", "hydra.sweep.dir=sweep"]
+    out = command("rdm_solo.train", "-m", *options, cwd=tmp_path)
+    assert out.returncode == 0
+    lines = []
+    for line in out.stdout.splitlines():
+        if line and not line.startswith(("[", "warning: ")):  # Hydra's begin with the time
+            lines.append(line)
+    *runs, head, row, last = lines
+    names = [line.partition(":")[0] for line in runs]
+    folders = sorted((tmp_path / "sweep").glob("*_seed=*"))
+    assert names == [folder.name for folder in folders]
+    for line, folder in zip(runs, folders):
+        sentence = read_summary(folder)["outcome"]
+        assert sentence in line
+        assert sentence in (folder / "train.log").read_text()
+    assert head.split()[-1] == "health"
+    for folder in folders:
+        answer, _, _ = load(folder).health.answer.partition(":")
+        assert answer in row
+    assert last.endswith("rdm-solo report sweep")
 
 
 def test_ctrl_c_on_a_sweep_prints_how_to_resume_it(tmp_path, train, monkeypatch):
