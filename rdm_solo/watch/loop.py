@@ -22,7 +22,7 @@ from rdm_solo.observe.branches import Observer
 from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
 from rdm_solo.observe.recorder import Limits, Recorder
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.watch.watch_folder import WatchFolder
+from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
 
@@ -71,7 +71,11 @@ class Watch:
             ``Bounds(warmup=0)`` is passed.
         steps_per_epoch: number of steps over which the measured steps are spread evenly; by
             default that of the previous epoch.
+        overwrite: whether a folder that holds a run is renamed to NAME.old-TIME and a new run
+            starts; a watch that resumes renames nothing.
         epochs, seed, data: shown in the report.
+        config: settings that tell runs apart in the report, such as the learning rate: a mapping
+            of numbers, texts, lists and mappings, stored as ``watched.config``.
         limits: how much of an epoch is measured: ``max_rows``, ``max_dim``, ``sample`` and
             ``max_features_dim``, the fields of :class:`~rdm_solo.observe.recorder.Limits`.
 
@@ -100,12 +104,14 @@ class Watch:
         name: str | None = None,
         log: Callable[[dict[str, float], int], object] | None = None,
         resume: bool | int = False,
+        overwrite: bool = False,
         leads: bool | None = None,
         bounds: Bounds = BOUNDS,
         steps_per_epoch: int | None = None,
         epochs: int | None = None,
         seed: int = 0,
         data: str = "own data",
+        config: Mapping[str, Any] | None = None,
         **limits: int,
     ) -> None:
         check_choice("tokens", tokens, ["mean", "rows"])
@@ -129,7 +135,8 @@ class Watch:
         watched: dict[str, Any] = {"tokens": tokens, "views": views, "leads": leads}
         if observer.branches is not None:
             watched |= observer.branches._asdict()
-        config: dict[str, Any] = {
+        watched["config"] = plain_settings(config or {})
+        run_config: dict[str, Any] = {
             "method": {"name": name},
             "filter": {"name": "none"},
             "dataset": {"name": data},
@@ -138,8 +145,8 @@ class Watch:
             "watched": watched,
         }
         if epochs is not None:
-            config["max_epochs"] = epochs
-        self.folder = WatchFolder(Path(folder), config, resume)
+            run_config["max_epochs"] = epochs
+        self.folder = WatchFolder(Path(folder), run_config, resume, overwrite)
         self.epoch = self.folder.last_epoch + 1
         self.alarm = Alarm(
             bounds,
