@@ -51,7 +51,9 @@ class Watch:
         model: the module, wrapped or not, or several modules by name.
         online, target: names of the parts whose outputs the loss compares, if the table of
             :mod:`rdm_solo.observe.parts` does not find them. With ``online`` alone, the target is
-            the part's input if it is a predictor, and its output otherwise.
+            the part's input if it is a predictor, and its output otherwise. If the module has
+            parts with which the loss may compare this output, name both; the same name twice
+            compares a part's outputs with each other.
         backbone: name of the part whose outputs are the features, if the table does not find it.
         views: number of consecutive calls of the target with views of the same images. Measures
             of positives need it.
@@ -159,6 +161,7 @@ class Watch:
         self.steps_per_epoch = steps_per_epoch
         self._steps_before = math.inf  # number of steps in the previous epoch
         self._begin_epoch()
+        self._log_parts(name, backbone)
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
@@ -169,6 +172,17 @@ class Watch:
         if branches is None:
             raise UserError(parts.not_found_message(self.module))
         return ModuleObserver(self.module, branches)
+
+    def _log_parts(self, name: str, backbone: str | None) -> None:
+        """Log which parts are watched, at a level that is shown without configuring logging."""
+        if rank():
+            return
+        backbone = backbone or parts.backbone_name(self.module)
+        features = "no features (pass backbone='...')"
+        if backbone is not None:
+            features = f"features from backbone={backbone!r}"
+        branches = self.recorder.observer.description()
+        log.warning(f"note: watching {name}: {branches}, {features}")
 
     def _leads(self) -> bool:
         """Return whether the target should have the higher rank, judged by the module's class.
