@@ -1,13 +1,18 @@
-"""The site: ``uv run --group docs sphinx-build -W --keep-going -b html docs docs/_build``."""
+"""The site. CONTRIBUTING.md says how to build it."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from myst_parser.parsers.sphinx_ import MystParser
+from nbclient import NotebookClient
 
 # The checkout, not what is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -30,7 +35,7 @@ apidoc_modules = [
         "automodule_options": {"members"},
     }
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", ".ipynb_checkpoints"]
 default_role = "py:obj"  # `name` in a docstring: a link where there is something to link to
 highlight_language = "text"  # indented blocks are commands; Python is marked as such
 
@@ -51,6 +56,7 @@ autodoc_inherit_docstrings = False
 # A room's __init__ repeats names of its modules, which have the entries.
 autodoc_default_options = {"ignore-module-all": True}
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["wandb"]  # an optional package, which the site does not need
 autodoc_use_type_comments = False  # there are none; looking for them takes a fifth of the time
 
 
@@ -61,5 +67,42 @@ def visit_math(self: Any, node: nodes.math | nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+class NotebookParser(MystParser):  # type: ignore[misc]
+    """Run a notebook in a temporary folder, and read it with its outputs as Markdown."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring: str, document: nodes.document) -> None:
+        notebook = nbformat.reads(inputstring, as_version=4)
+        with tempfile.TemporaryDirectory() as folder:
+            resources = {"metadata": {"path": folder}}
+            client = NotebookClient(notebook, resources=resources, coalesce_streams=True)
+            client.execute(env=os.environ | {"PYTHONPATH": sys.path[0]})
+        blocks = []
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                blocks.append(cell.source)
+            else:
+                blocks.append(f"```python\n{cell.source}\n```")
+                blocks += map(markdown_of, cell.outputs)
+        super().parse("\n\n".join(blocks), document)
+
+
+def markdown_of(output: nbformat.NotebookNode) -> str:
+    """Return a cell's output as Markdown."""
+    if output.output_type == "stream":
+        return f"```\n{output.text}```"
+    if "image/png" in output.data:
+        picture = output.data["image/png"].replace("\n", "")
+        return f"![](data:image/png;base64,{picture})"
+    if "text/html" in output.data:
+        # With the theme's class for tables, in a box where a wide one scrolls.
+        table = output.data["text/html"].replace('border="1" class="dataframe"', 'class="docutils"')
+        return f'```{{raw}} html\n<div style="overflow-x: auto">{table}</div>\n```'
+    return f"```\n{output.data['text/plain']}\n```"
+
+
 def setup(app: Any) -> None:
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))

@@ -2,9 +2,10 @@
 
 Run one of solo-learn's own scripts and add the methods rdm_simsiam, rdm_byol and symsimsiam:
 
-    rdm-solo plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
+    rdm-solo plugin solo-learn/main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
 
-SCRIPT is the path of the script; it receives all further arguments. The methods are also
+SCRIPT is the path of the script; it receives all further arguments. Hydra reads CONFIGS from the
+script's folder. docs/frameworks.md says what rdm_simsiam.yaml contains. The methods are also
 registered in processes that Lightning starts.
 """
 

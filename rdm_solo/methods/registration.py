@@ -11,6 +11,9 @@ from rdm_solo.ground.values import check_choice
 from rdm_solo.methods import models, solo_learn, symmetric
 from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 
+# In both simsiam.yaml files of solo-learn 1.0.6, whose SimSiam does not use it.
+UNUSED = "temperature"
+
 
 class _FromSoloConfig:
     """A method that reads its options, with ``defaults``, from solo-learn's own config."""
@@ -18,7 +21,7 @@ class _FromSoloConfig:
     @classmethod
     def add_and_assert_specific_cfg(cls, cfg: DictConfig) -> DictConfig:
         kwargs = cfg.get("method_kwargs") or {}
-        options = [*cls.defaults, "proj_hidden_dim", "proj_output_dim"]
+        options = [*cls.defaults, "proj_hidden_dim", "proj_output_dim", UNUSED]
         for name in kwargs:
             check_choice(f"method={cfg.method}: an option in method_kwargs", name, options)
         cfg.method_kwargs = OmegaConf.merge(cls.defaults, kwargs)

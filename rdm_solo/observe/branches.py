@@ -93,6 +93,10 @@ class Observer:
         outputs.setdefault("projection", outputs["target"])
         return Outputs(**outputs)
 
+    def description(self) -> str:
+        """Describe the outputs that are recorded, in one phrase."""
+        return "the outputs that training_step returns"
+
     def missing_message(self, uncalled: str) -> str:
         """Return the error message for a step without a call of the ``uncalled`` branches."""
         return (

@@ -14,9 +14,11 @@ from rdm_solo.observe.branches import Branches, Observer
 # Names by role, in the order in which they are tried. solo-learn's methods have `predictor`,
 # `projector` and `momentum_projector`, and ours also have `target_head`. lightly's models have
 # `*_head` and `*_momentum`, stable-pretraining's have `*.student` and `*.teacher` inside a wrapper.
+# `proj`, `pred` and `*_mlp` are short names in users' own modules; MoCo has `encoder_q` and
+# `encoder_k`, and MoCo v3 `base_encoder`.
 # solo-learn's SwAV, DeepCluster v2 and DINO end in a softmax and have separate observers.
 PARTS: dict[str, list[str]] = {
-    "predictor": ["predictor", "prediction_head", "online_predictor"],
+    "predictor": ["predictor", "prediction_head", "online_predictor", "prediction_mlp", "pred"],
     "target head": [
         "target_head",
         "momentum_projector",
@@ -34,6 +36,9 @@ PARTS: dict[str, list[str]] = {
         "projection_head",
         "student_head",
         "online_projector",
+        "projection_mlp",
+        "proj_head",
+        "proj",
     ],
     "target encoder": [
         "target_encoder",
@@ -41,6 +46,7 @@ PARTS: dict[str, list[str]] = {
         "ema_encoder",
         "backbone_momentum",
         "encoder_momentum",
+        "encoder_k",
         "teacher_backbone",
         "encoder.teacher",
         "backbone.teacher",
@@ -53,9 +59,13 @@ PARTS: dict[str, list[str]] = {
         "backbone.student",
         "student_backbone",
         "student",
+        "encoder_q",
+        "base_encoder",
         "encoder",
         "backbone",
     ],  # used as a branch only with a target encoder
+    # It may be a classifier, so it is the last choice, and an encoder must stand beside it.
+    "only head": ["head"],
 }
 # Attribute names of modules wrapped by DDP, DataParallel, torch.compile and Fabric.
 WRAPPERS = ("module", "_orig_mod", "_forward_module", "_original_module")
@@ -76,6 +86,8 @@ def find(module: nn.Module) -> Branches | None:
         return Branches(names["online head"], head, False)
     if names["online encoder"] and (head or encoder):
         return Branches(names["online encoder"], encoder or head, False)
+    if names["online encoder"] and names["only head"]:
+        return Branches(names["only head"], None, False)
     return None
 
 
@@ -91,17 +103,54 @@ def backbone(module: nn.Module, name: str | None = None) -> nn.Module | None:
     """Return the part whose outputs are the features, by default found by name; None if missing."""
     if name is not None:
         return require_part(module, "backbone", name)
-    default = _first_name(module, "online encoder")
+    default = backbone_name(module)
     return None if default is None else part(module, default)
 
 
+def backbone_name(module: nn.Module) -> str | None:
+    """Return the name of the part that computes features by the names in ``PARTS``, or None."""
+    return _first_name(module, "online encoder")
+
+
 def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
-    """Return the branches with these names; raise UserError if a part is missing."""
+    """Return the branches with these names; raise UserError if a part is missing.
+
+    With ``online`` alone, the target is a predictor's input, or another part's own output. The
+    latter is refused if the module has parts with which the loss probably compares it.
+
+    >>> model = nn.ModuleDict({name: nn.Identity() for name in ("proj", "pred")})
+    >>> by_name(model, "pred")
+    Branches(online='pred', target=None, predictor=True)
+    """
     for option, name in (("online", online), ("target", target)):
         if name is not None:
             require_part(module, option, name)
+    if target == online:
+        return Branches(online, None, False)
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
-    return Branches(online, None if target == online else target, predictor)
+    if target is None and not predictor:
+        others = _other_branches(module, online)
+        if others:
+            raise UserError(
+                f"online={online!r} alone would compare this part's outputs with themselves, but "
+                f"{class_name(module)} also has {', '.join(others)}. Pass both parts whose outputs "
+                f"the loss compares, or target={online!r} if it compares these with each other."
+            )
+    return Branches(online, target, predictor)
+
+
+def _other_branches(module: nn.Module, online: str) -> list[str]:
+    """Return the parts whose outputs a loss may compare, except those around or in ``online``."""
+    names = []
+    for role in PARTS:
+        name = _first_name(module, role)
+        if name is None or role == "online encoder":
+            continue
+        is_around = f"{_bare(online)}.".startswith(f"{name}.")
+        is_inside = f"{name}.".startswith(f"{_bare(online)}.")
+        if not is_around and not is_inside:
+            names.append(name)
+    return names
 
 
 def require_part(module: nn.Module, option: str, name: str) -> nn.Module:
@@ -192,6 +241,16 @@ class ModuleObserver(Observer):
         else:  # a student and a teacher without a predictor: the student's head is judged
             self.aliases = {"projection": "online"}
 
+    def description(self) -> str:
+        online, target, predictor = self.branches
+        if target is not None:
+            target = repr(target)
+        elif predictor:
+            target = "its input"
+        else:
+            target = "its output"
+        return f"online={online!r}, target={target}"
+
     def _in_training(self, part: nn.Module) -> bool:
         return bool(self.module.training and self.online and self.online.training)
 
@@ -217,6 +276,9 @@ class ModuleObserver(Observer):
 
 class _WithNeighbours(ModuleObserver):
     """Record the nearest neighbour of each row in a queue of earlier outputs as the target."""
+
+    def description(self) -> str:
+        return f"online={self.branches.online!r}, target=nearest earlier outputs"
 
     def _register(self) -> None:
         self._hook_outputs(self.online, "online")

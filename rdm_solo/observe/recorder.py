@@ -89,6 +89,7 @@ class Recorder:
         self._rows = 0  # rows per recorded step over all processes; 0 before the first
         self.recorded_steps = 0  # of this epoch
         self._with_positives: bool | None = None  # whether this epoch's steps have positives
+        self._left_out_steps = False  # whether max_rows left out a step of this epoch
 
     def before_step(self, step: int, steps: float) -> bool:
         """Record ``step`` (from 0) if it is one of the evenly spaced ones; return whether it is.
@@ -104,6 +105,8 @@ class Recorder:
             is_recorded = step % max(1, interval) == 0
         if is_recorded:
             self.observer.record_next_step()
+        else:
+            self._left_out_steps = True
         return is_recorded
 
     def after_step(self, step_output: Any = None) -> None:
@@ -211,13 +214,19 @@ class Recorder:
             if loss is not None and row.spectra.lam_logits is not None and k > 1:
                 row.scalars["train/loss_share"] = loss / math.log(k)
             if row.spectra.warning:
-                option = "sample" if row.spectra.sampled else "max_rows"
-                advice = f"Raise {self.options}{option} to use more rows."
-                self._warn(f"{row.spectra.warning} {advice}", "rows")
+                self._warn(f"{row.spectra.warning} {self._rows_advice(row.spectra)}", "rows")
         for metric in (self._metric, self._hidden, self._features):
             if metric is not None:
                 metric.reset()
         return row
+
+    def _rows_advice(self, spectra: "Spectra") -> str:
+        """Return how to measure more rows, which depends on what limits them."""
+        if spectra.sampled and spectra.rows == self.limits.sample:
+            return f"Raise {self.options}sample to use more rows."
+        if self._left_out_steps:
+            return f"Raise {self.options}max_rows to use more rows."
+        return "The epoch has no more outputs: more images or fewer dimensions would help."
 
     def _spectra(self, metric: "BranchSpectra") -> "Spectra":
         """Return the epoch's spectra; for methods with a softmax, also the spectrum of the logits.

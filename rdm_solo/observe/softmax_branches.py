@@ -13,6 +13,9 @@ class _SoftmaxObserver(Observer):
     normalize = False
     aliases = {"projection": "online"}
 
+    def description(self) -> str:
+        return "the softmax of the last layer's outputs and its targets"
+
     def _register(self) -> None:
         self._hook_inputs(self.last_layer, "hidden")
 

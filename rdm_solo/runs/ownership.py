@@ -6,6 +6,7 @@ The operating system releases the lock when the process ends, even after ``kill 
 import contextlib
 import datetime
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from filelock import FileLock, Timeout
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.runs import files
 from rdm_solo.runs.files import FAILED, LOCK, OWNER, write_atomically, writing
+
+log = logging.getLogger("rdm_solo")
 
 
 class FolderTaken(UserError):
@@ -46,6 +49,14 @@ def owned(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def set_aside(folder: Path) -> None:
+    """Rename a run's folder to NAME.old-TIME; raise :class:`FolderTaken` if the run is active."""
+    time = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    with owned(folder), writing(folder):
+        old = folder.rename(f"{folder}.old-{time}")
+    log.info(f"the earlier run was moved to {old}")
 
 
 def refuse_links(folder: Path) -> None:

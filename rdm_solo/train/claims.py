@@ -1,7 +1,6 @@
 """Lock a run's folder and decide whether the run starts, resumes, or has finished."""
 
 import contextlib
-import datetime
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
 from rdm_solo.train import processes
-
-log = logging.getLogger("rdm_solo")
 
 # Options that may change when a run resumes, if the batch that filters see stays the same.
 MAY_CHANGE = ("batch_size", "trainer.devices", "trainer.num_nodes")
@@ -60,9 +57,7 @@ def _lock(
     cfg: DictConfig, folder: Path, filter_batch: int, overrides: Sequence[str]
 ) -> Iterator[Start]:
     if cfg.overwrite and (folder / CONFIG).is_file() and not _is_unfinished(cfg, folder):
-        with ownership.owned(folder), writing(folder):
-            old = folder.rename(f"{folder}.old-{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")
-            log.info(f"the earlier run was moved to {old}")
+        ownership.set_aside(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):

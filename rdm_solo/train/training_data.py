@@ -46,9 +46,21 @@ def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
 
 
 def limit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
-    """Return the config with a batch size that the data set can fill."""
-    largest = len(dataset.train) // world_size(cfg.trainer)
+    """Return the config with a batch size that the data set can fill.
+
+    Log how many images are left over if they are more than a tenth.
+    """
+    images = len(dataset.train)
+    processes = world_size(cfg.trainer)
+    largest = images // processes
     if cfg.batch_size <= largest:
+        rest = images % (cfg.batch_size * processes)
+        if rest > images / 10:
+            log.info(
+                f"{rest} of {images} images are left over in each epoch, others each time: only "
+                f"full batches of {cfg.batch_size * processes} are used. Lower batch_size to use "
+                "more of them."
+            )
         return cfg
     check_integer("batch_size, limited by the number of training images,", largest, 2)
     log.info(f"batch_size={largest} instead of {cfg.batch_size}: the data set has no more images")

@@ -22,7 +22,7 @@ from rdm_solo.observe.branches import Observer
 from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
 from rdm_solo.observe.recorder import Limits, Recorder
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.watch.watch_folder import WatchFolder
+from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
 
@@ -51,7 +51,9 @@ class Watch:
         model: the module, wrapped or not, or several modules by name.
         online, target: names of the parts whose outputs the loss compares, if the table of
             :mod:`rdm_solo.observe.parts` does not find them. With ``online`` alone, the target is
-            the part's input if it is a predictor, and its output otherwise.
+            the part's input if it is a predictor, and its output otherwise. If the module has
+            parts with which the loss may compare this output, name both; the same name twice
+            compares a part's outputs with each other.
         backbone: name of the part whose outputs are the features, if the table does not find it.
         views: number of consecutive calls of the target with views of the same images. Measures
             of positives need it.
@@ -71,7 +73,11 @@ class Watch:
             ``Bounds(warmup=0)`` is passed.
         steps_per_epoch: number of steps over which the measured steps are spread evenly; by
             default that of the previous epoch.
+        overwrite: whether a folder that holds a run is renamed to NAME.old-TIME and a new run
+            starts; a watch that resumes renames nothing.
         epochs, seed, data: shown in the report.
+        config: settings that tell runs apart in the report, such as the learning rate: a mapping
+            of numbers, texts, lists and mappings, stored as ``watched.config``.
         limits: how much of an epoch is measured: ``max_rows``, ``max_dim``, ``sample`` and
             ``max_features_dim``, the fields of :class:`~rdm_solo.observe.recorder.Limits`.
 
@@ -100,12 +106,14 @@ class Watch:
         name: str | None = None,
         log: Callable[[dict[str, float], int], object] | None = None,
         resume: bool | int = False,
+        overwrite: bool = False,
         leads: bool | None = None,
         bounds: Bounds = BOUNDS,
         steps_per_epoch: int | None = None,
         epochs: int | None = None,
         seed: int = 0,
         data: str = "own data",
+        config: Mapping[str, Any] | None = None,
         **limits: int,
     ) -> None:
         check_choice("tokens", tokens, ["mean", "rows"])
@@ -129,7 +137,8 @@ class Watch:
         watched: dict[str, Any] = {"tokens": tokens, "views": views, "leads": leads}
         if observer.branches is not None:
             watched |= observer.branches._asdict()
-        config: dict[str, Any] = {
+        watched["config"] = plain_settings(config or {})
+        run_config: dict[str, Any] = {
             "method": {"name": name},
             "filter": {"name": "none"},
             "dataset": {"name": data},
@@ -138,8 +147,8 @@ class Watch:
             "watched": watched,
         }
         if epochs is not None:
-            config["max_epochs"] = epochs
-        self.folder = WatchFolder(Path(folder), config, resume)
+            run_config["max_epochs"] = epochs
+        self.folder = WatchFolder(Path(folder), run_config, resume, overwrite)
         self.epoch = self.folder.last_epoch + 1
         self.alarm = Alarm(
             bounds,
@@ -152,6 +161,7 @@ class Watch:
         self.steps_per_epoch = steps_per_epoch
         self._steps_before = math.inf  # number of steps in the previous epoch
         self._begin_epoch()
+        self._log_parts(name, backbone)
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
@@ -162,6 +172,17 @@ class Watch:
         if branches is None:
             raise UserError(parts.not_found_message(self.module))
         return ModuleObserver(self.module, branches)
+
+    def _log_parts(self, name: str, backbone: str | None) -> None:
+        """Log which parts are watched, at a level that is shown without configuring logging."""
+        if rank():
+            return
+        backbone = backbone or parts.backbone_name(self.module)
+        features = "no features (pass backbone='...')"
+        if backbone is not None:
+            features = f"features from backbone={backbone!r}"
+        branches = self.recorder.observer.description()
+        log.warning(f"note: watching {name}: {branches}, {features}")
 
     def _leads(self) -> bool:
         """Return whether the target should have the higher rank, judged by the module's class.

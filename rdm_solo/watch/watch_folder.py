@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from rdm_solo.runs.versions import versions
 class WatchFolder:
     """A run's folder, locked until :meth:`close`. Only rank 0 writes.
 
-    ``resume`` is the epoch to resume after, or True to resume after the folder's last epoch.
+    ``resume`` is the epoch to resume after, or True to resume after the folder's last epoch. A
+    watch that does not resume renames the folder of an earlier run if ``overwrite`` is true.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], resume: bool | int, overwrite: bool = False
+    ) -> None:
         self.folder = folder
         self.started = time.monotonic()
         self.rows: list[dict[str, Any]] = []
@@ -40,6 +43,8 @@ class WatchFolder:
         message: str | None = None
         if rank() == 0:
             try:
+                if overwrite and not resume and (folder / CONFIG).is_file():
+                    ownership.set_aside(folder)
                 self._open(config, resume)
             except (UserError, OSError) as error:
                 self._lock.close()
@@ -64,10 +69,14 @@ class WatchFolder:
             config_path.parent.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(ownership.owned(folder))
         if config_path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
-            raise UserError(f"{folder} holds a run of the train command: pass another folder.")
+            raise UserError(
+                f"{folder} holds a run of the train command: pass another folder, or "
+                "overwrite=True to rename that folder and start over."
+            )
         if not resume and (folder / METRICS).exists():
             raise UserError(
-                f"{folder} holds a run: pass another folder, or resume=True to resume it."
+                f"{folder} holds a run: pass another folder, resume=True to resume it, or "
+                "overwrite=True to rename that folder and start over."
             )
         last = sys.maxsize if resume is True else int(resume)
         if (folder / SUMMARY).exists():
@@ -131,3 +140,24 @@ class WatchFolder:
             reason = f"{type(error).__name__}: {first_line(error)}"
             ownership.record_failure(self.folder, reason)
         self._lock.close()
+
+
+def plain_settings(value: Any, name: str = "config") -> Any:
+    """Return a user's settings as YAML holds them; raise UserError if it cannot hold one.
+
+    A text with ``${`` is refused because OmegaConf would read it as a reference.
+
+    >>> plain_settings({"lr": 0.1, "betas": (0.9, 0.95)})
+    {'lr': 0.1, 'betas': [0.9, 0.95]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain_settings(x, f"{name}.{key}") for key, x in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [plain_settings(x, f"{name}[{i}]") for i, x in enumerate(value)]
+    is_plain = value is None or type(value) in (bool, int, float, str)
+    if not is_plain or (isinstance(value, str) and "${" in value):
+        raise UserError(
+            f"{name}={value!r} cannot be stored. A setting is a number, a text without ${{, True, "
+            "False, None, a list or a mapping: convert it, for example with float() or str()."
+        )
+    return value

@@ -32,12 +32,71 @@ def module(*names):
         ("backbone() projector() predictor", "predictor", "projector.teacher"),
         ("backbone() projector()", "projector.student", "projector.teacher"),
         ("student teacher", "student", "teacher"),
+        ("student teacher head", "student", "teacher"),
+        ("encoder proj pred", "pred", None),
+        ("backbone projection_mlp prediction_mlp", "prediction_mlp", None),
+        ("encoder proj", "proj", None),
+        ("encoder proj head", "proj", None),
+        ("encoder head", "head", None),
+        ("base_encoder momentum_encoder predictor", "predictor", "momentum_encoder"),
+        ("encoder_q encoder_k", "encoder_q", "encoder_k"),
     ],
-    ids=["BYOL", "SimCLR", "DINO", "I-JEPA", "wrapped-BYOL", "wrapped-DINO", "networks"],
 )
 def test_the_table_of_names_finds_the_branches(names, online, target):
     model = module(*names.split())
-    assert parts.find(model) == (online, target, online == "predictor")
+    predictor = online in ("predictor", "pred", "prediction_mlp")
+    assert parts.find(model) == (online, target, predictor)
+
+
+def test_a_classifier_without_an_encoder_is_no_branch():
+    assert parts.find(module("blocks", "norm", "head")) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "online", "expected"),
+    [
+        ("encoder proj pred", "pred", ("pred", None, True)),
+        ("encoder proj", "proj", ("proj", None, False)),
+        ("encoder proj", "proj.net", ("proj.net", None, False)),
+        ("encoder body", "body", ("body", None, False)),
+    ],
+)
+def test_with_online_alone_the_target_is_its_input_or_its_output(names, online, expected):
+    model = module(*names.split())
+    if "." in online:
+        model.proj.net = nn.Identity()
+    assert parts.by_name(model, online) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "online", "candidates"),
+    [
+        ("encoder proj q", "q", "proj"),
+        ("backbone projection_head head", "head", "projection_head"),
+        ("encoder projector momentum_projector", "projector", "momentum_projector"),
+    ],
+)
+def test_a_part_is_compared_with_itself_only_on_request(names, online, candidates):
+    model = module(*names.split())
+    with pytest.raises(UserError, match=rf"has {candidates}\."):
+        parts.by_name(model, online)
+    assert parts.by_name(model, online, online) == (online, None, False)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "expected"),
+    [
+        ("encoder proj pred", {}, ["online='pred'", "input", "backbone='encoder'"]),
+        ("body proj", {}, ["online='proj'", "output", "no features"]),
+        ("body teacher", {"online": "body", "target": "teacher"}, ["target='teacher'"]),
+        ("encoder proj", {"backbone": "proj"}, ["backbone='proj'"]),
+    ],
+)
+def test_a_watch_says_what_it_watches(tmp_path, caplog, names, options, expected):
+    Watch(tmp_path, module(*names.split()), **options).close()
+    (record,) = caplog.records
+    for text in expected:
+        assert text in record.message
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,27 @@ def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing,
     for scalars, recorded in worlds(2).run(record_epoch, *options):
         assert recorded == expected_steps
         assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("limits", "option"),
+    [
+        (Limits(), None),  # 8 steps of 4 rows are all rows of the epoch
+        (Limits(max_rows=16), "max_rows"),
+        (Limits(max_dim=8, sample=16), "sample"),
+        (Limits(max_dim=8, sample=64), None),
+        (Limits(max_dim=8, sample=64, max_rows=16), "max_rows"),
+    ],
+)
+def test_a_warning_about_few_rows_names_the_option_that_limits_them(limits, option, caplog):
+    observer = GivenOutputs(nn.Identity())
+    recorder = Recorder(observer, limits)
+    for step in range(STEPS):
+        z = features("1/i", 4, 40, seed=step)
+        observer.given = Outputs(z, z, None, z)
+        recorder.before_step(step, STEPS)
+        recorder.after_step()
+    recorder.end_epoch(1)
+    (record,) = caplog.records
+    for name in ("max_rows", "sample"):
+        assert (f"diagnostics.{name} " in record.message) is (name == option)

@@ -10,12 +10,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from scipy.stats import entropy
-from support.small_runs import DRAWN, SMALL, files, read_summary, rows, run
+from support.small_runs import DRAWN, SMALL, configure, files, read_summary, rows, run
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import read_metrics, spectra_files
 from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.train import training_data
 from rdm_solo.train.processes import world_size
 
 
@@ -39,6 +40,25 @@ def test_metrics_hold_every_column_for_every_epoch(finished):
         gap = row["erank/target"] - row["erank/online"]
         assert row["erank/gap"] == pytest.approx(gap, rel=1e-4)
         assert row["erank/gap"] > 0
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "message"),
+    [
+        (400, 256, "144 of 400"),
+        (400, 128, None),
+        (400, 512, "batch_size=400"),
+        (96, 64, "32 of 96"),
+    ],
+)
+def test_images_that_are_left_over_are_reported_if_they_are_many(images, batch, message, caplog):
+    cfg = configure(*SMALL, f"dataset.num_train={images}", f"batch_size={batch}")
+    dataset, _ = training_data.make_data(cfg)
+    with caplog.at_level(logging.INFO):
+        training_data.limit_batch(cfg, dataset)
+    assert len(caplog.records) == bool(message)
+    if message:
+        assert message in caplog.text
 
 
 class Validated(pl.Callback):

@@ -126,6 +126,25 @@ def test_a_run_that_resumes_within_an_epoch_keeps_the_trainers_epochs(tmp_path):
     assert rows(folder)[:2] == before[:2]
 
 
+def test_the_config_is_stored_and_a_new_run_may_overwrite_an_earlier_one(tmp_path):
+    folder = tmp_path / "run"
+    checkpoint = tmp_path / "run.ckpt"
+
+    class SaveLast(pl.Callback):
+        def on_train_end(self, trainer, pl_module):
+            trainer.save_checkpoint(checkpoint)
+
+    for lr in (0.1, 0.2):
+        watch = WatchCallback(folder, config={"lr": lr}, overwrite=True)
+        fit(make_module(), watch, SaveLast(), max_epochs=1)
+    (old,) = tmp_path.glob("run.old-*")
+    saved = [runs.load(path).config.watched.config for path in (old, folder)]
+    assert saved == [{"lr": 0.1}, {"lr": 0.2}]
+    watch = WatchCallback(folder, overwrite=True)
+    fit(make_module(), watch, max_epochs=2, ckpt_path=checkpoint)  # resumes
+    assert epochs_in(folder) == [1, 2]
+
+
 def test_an_error_releases_the_folder(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         fit_watched(tmp_path, CutInEpoch(2))

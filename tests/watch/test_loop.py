@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step, watched_epoch
 from support.small_runs import rows
 from torch import nn
@@ -152,6 +153,31 @@ def test_options_that_would_be_ignored_are_refused(tmp_path):
         Watch(tmp_path, SimSiam()).end_epoch(val_ac=1.0)
 
 
+CONFIG = {"lr": 1e-05, "optimizer": {"name": "lars", "betas": (0.9, 0.95)}, "crop": None}
+
+
+def test_the_users_config_is_stored(tmp_path):
+    """Settings are lists, mappings and plain values, so tuples become lists."""
+    for name, config in [("mapping", CONFIG), ("omegaconf", OmegaConf.create(CONFIG))]:
+        Watch(tmp_path / name, SimSiam(), config=config).close()
+        saved = runs.load(tmp_path / name).config.watched.config
+        assert saved == CONFIG | {"optimizer": {"name": "lars", "betas": [0.9, 0.95]}}
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"lr": torch.tensor(0.1)}, r"config\.lr="),
+        ({"optimizer": {"betas": [0.9, np.float64(0.95)]}}, r"config\.optimizer\.betas\[1\]="),
+        ({"root": "${oc.env:HOME}"}, r"config\.root="),
+    ],
+)
+def test_a_setting_that_yaml_cannot_hold_is_refused(tmp_path, config, key):
+    with pytest.raises(UserError, match=key):
+        Watch(tmp_path / "run", SimSiam(), config=config)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_report_opens_the_folder(tmp_path, monkeypatch):
     watch_epochs(tmp_path, 2, views=2, seed=5)
     run = runs.load(tmp_path)
@@ -263,3 +289,18 @@ def test_the_folder_of_another_run_is_refused_and_kept(tmp_path):
     with pytest.raises(UserError, match="train"):
         Watch(tmp_path, model, resume=True)
     assert (tmp_path / "metrics.csv").read_bytes() == before
+
+
+def test_overwrite_keeps_the_earlier_run_under_another_name(tmp_path):
+    folder = tmp_path / "run"
+    watch_epochs(folder, 2, overwrite=True)  # there is no folder yet
+    watch_epochs(folder, 1, overwrite=True, resume=True)  # resumes, and moves nothing
+    assert list(tmp_path.iterdir()) == [folder]
+    with pytest.raises(UserError, match="overwrite=True"):
+        Watch(folder, SimSiam())
+    with Watch(folder, SimSiam(), overwrite=True) as watch:
+        watched_epoch(watch, watch.module)
+        with pytest.raises(UserError, match="another run"):
+            Watch(folder, SimSiam(), overwrite=True)
+    (old,) = tmp_path.glob("run.old-*")
+    assert (len(rows(old)), len(rows(folder))) == (3, 1)

@@ -76,7 +76,8 @@ def test_a_module_that_works_in_place_does_not_change_what_is_recorded(tmp_path,
     def scalars(inplace):
         model = SimSiam()
         model.prediction_head.insert(place, nn.ReLU(inplace))
-        return watch_two_epochs(tmp_path / f"{inplace}", model, online=online)
+        target = None if place == 0 else online
+        return watch_two_epochs(tmp_path / f"{inplace}", model, online=online, target=target)
 
     assert scalars(inplace=True) == scalars(inplace=False)
 
@@ -85,7 +86,7 @@ def test_a_part_that_was_replaced_raises_a_warning(tmp_path, caplog):
     model = SimSiam()
     with Watch(tmp_path, model) as watch:
         watched_epoch(watch, model)
-        assert not caplog.text
+        assert "warning: " not in caplog.text
         model.prediction_head = nn.Linear(8, 8)
         assert "erank/online" not in watched_epoch(watch, model)
     assert "no step of epoch 2" in caplog.text
