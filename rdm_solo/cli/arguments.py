@@ -26,11 +26,11 @@ def command(job: Job, config: str, argv: Sequence[str]) -> None:
     with errors_without_traceback():
         packages = ["hydra"] if config == "preview" else TRAINING
         check_installed("this command", *packages)
-        log_to_terminal()
-        if uses_hydra_flag(argv, config):
+        if uses_hydra_flag(argv, config):  # Hydra then sets up the logging as well
             with hydra_errors_as_user_errors(config, argv):
                 run_hydra(job, config, argv)
         else:
+            log_to_terminal()
             job(compose(config, argv))
 
 
