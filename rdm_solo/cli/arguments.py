@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
@@ -17,6 +17,13 @@ from rdm_solo.ground.packages import EXTRAS, TRAINING, check_installed
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
 # The group of each command whose keys can be set without choosing one of its options.
 OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
+
+# Where the sections that take further arguments have them.
+FREE_SECTIONS = {
+    "backbone": "backbone.kwargs",
+    "optimizer": "optimizer.kwargs",
+    "trainer": "trainer",
+}
 
 Job = Callable[[Any], Any]  # called with a config
 
@@ -155,7 +162,11 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     if unknown_key and choices != list(overrides):
         # In an option such as optimizer.kwargs={fused: true}, only the inner key may be unknown.
         key = getattr(error.__cause__, "full_key", unknown_key[1])
-        return _unknown_key(key, config, choices)
+        value = "..."
+        for override in overrides:
+            if override.lstrip("+").startswith(f"{key}="):
+                _, _, value = override.partition("=")
+        return _unknown_key(key, value, config, choices)
     argument = getattr(error, "override", "")
     if argument:
         return f"cannot read the argument {argument!r}: {text}"
@@ -171,7 +182,9 @@ def _unknown_choice(error: Any) -> str:
     options = list(error.options)
     for path in (config_folder() / group).glob("*/*.yaml"):
         options.append(f"{path.parent.name}/{path.stem}")
-    hint = suggest(choice, options) or "; --help all lists them"
+    hint = suggest(choice, options) or f"; there are {', '.join(options)}"
+    if len(hint) > 300:  # experiments
+        hint = "; --help all lists them"
     return f"there is no {group}={choice}{hint}"
 
 
@@ -181,23 +194,53 @@ def _is_choice(override: str) -> bool:
     return name == "hydra.searchpath" or (config_folder() / name).is_dir()
 
 
-def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
+def _unknown_key(key: str, value: str, config: str, choices: Sequence[str]) -> str:
     """Return the message for an option that does not exist with these choices of groups."""
     from omegaconf import OmegaConf
 
     cfg: Any = compose(config, choices, with_hydra=key.startswith("hydra."))
-    keys_by_leaf: dict[str, str] = {}
-    for name, _ in dotted(OmegaConf.to_container(cfg)):
-        *_, leaf = name.split(".")
-        keys_by_leaf.setdefault(leaf, name)
-
+    names = [name for name, _ in dotted(OmegaConf.to_container(cfg))]
+    similar = nearest_option(key, names)
     hint = "--help all lists them"
-    *_, leaf = key.split(".")
-    for similar in difflib.get_close_matches(leaf, keys_by_leaf, n=1):
-        hint = f"did you mean {keys_by_leaf[similar]!r}?"
-    further = f"further arguments are passed as ++{key}=..."
-    if key.startswith("trainer."):
-        hint += f" ({further})"
-    if key.startswith(("optimizer.kwargs.", "backbone.kwargs.")):
-        hint = further
+    if similar:
+        hint = f"did you mean {similar!r}?"
+    section, _, name = key.partition(".")
+    if section in FREE_SECTIONS:
+        free = FREE_SECTIONS[section]
+        further = f"further arguments are passed as ++{free}.{name.removeprefix('kwargs.')}={value}"
+        if not similar:
+            hint = further
+        elif section == free:
+            hint += f" ({further})"
     return f"there is no option {key!r}; {hint}"
+
+
+def nearest_option(key: str, names: Iterable[str]) -> str | None:
+    """Return the option that a mistyped one probably means, if any is similar.
+
+    Options of the same section come first. Words and initials of a name match as well.
+
+    >>> names = ["optimizer.lr", "optimizer.kwargs", "knn.every_n_epochs", "max_epochs"]
+    >>> nearest_option("optimizer.learning_rate", names), nearest_option("epochs", names)
+    ('optimizer.lr', 'max_epochs')
+    """
+    section, _, leaf = key.rpartition(".")
+    in_section: dict[str, str] = {}
+    everywhere: dict[str, str] = {}
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        everywhere.setdefault(last, name)
+        if section and parent in (section, f"{section}.kwargs"):
+            in_section.setdefault(last, name)
+    for candidates, cutoff in ((in_section, 0.6), (everywhere, 0.7)):
+        similar = difflib.get_close_matches(leaf, candidates, n=1, cutoff=cutoff)
+        for last in candidates:
+            if leaf in (_initials(last), *last.split("_")) or last == _initials(leaf):
+                similar.append(last)
+        if similar:
+            return candidates[similar[0]]
+    return None
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))
