@@ -69,7 +69,10 @@ def _train(cfg: Any) -> None:
     with terminal.errors_without_traceback():
         if processes.is_rank_zero():
             log.info(f"Starting {saved_config.title(cfg)} ...")
-        from rdm_solo.train.run import run  # with torch and Lightning: seconds
+        from rdm_solo.ground.devices import check_accelerator  # with torch: seconds
+
+        check_accelerator(cfg.trainer.accelerator)
+        from rdm_solo.train.run import run  # with Lightning and solo-learn: more seconds
         from rdm_solo.train.stopping import Stopped
 
         try:
