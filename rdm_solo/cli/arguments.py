@@ -72,8 +72,14 @@ def run_hydra(job: Job, config: str, argv: Sequence[str]) -> None:
 
 
 def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
-    """Compose the config, and Hydra's own if asked; raise UserError for what Hydra rejects."""
+    """Compose the config, and Hydra's own if asked; raise UserError for what Hydra rejects.
+
+    With ``-m`` it is the config of the sweep, whose sweeper sets the values of its runs later.
+    """
     import hydra
+    import omegaconf
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
 
     arguments = _parse(argv, config)
     overrides = list(arguments.overrides)
@@ -84,7 +90,17 @@ def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
         hydra_errors_as_user_errors(config, overrides),
         hydra.initialize_config_dir(str(config_folder()), version_base="1.3"),
     ):
-        return hydra.compose(arguments.config_name or config, overrides, with_hydra)
+        app: Any = GlobalHydra.instance().hydra
+        cfg = app.compose_config(  # as hydra.compose, which has no mode
+            arguments.config_name or config,
+            overrides,
+            RunMode.MULTIRUN if arguments.multirun else RunMode.RUN,
+            from_shell=False,
+        )
+    if not with_hydra:
+        with omegaconf.open_dict(cfg):
+            del cfg["hydra"]
+    return cfg
 
 
 def _parse(argv: Sequence[str], config: str) -> Any:
@@ -176,7 +192,8 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
 def _unknown_choice(error: Any) -> str:
     """Return the message for an unknown option of a group, such as ``filter=target``."""
     ((group, choice),) = re.findall("((?:hydra/)?[^/]*)/(.*)", error.missing_cfg_file)
-    plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_launcher"
+    kind = group.rpartition("/")[2]  # launcher or sweeper
+    plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_{kind}"
     if plugin in EXTRAS:
         check_installed(f"{group}={choice}", plugin)
     options = list(error.options)

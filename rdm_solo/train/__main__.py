@@ -12,7 +12,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.runs import saved_config
 from rdm_solo.runs.files import make_results_folder
-from rdm_solo.train import checks, processes, resume, sweep
+from rdm_solo.train import checks, objective, processes, resume, sweep
 
 log = logging.getLogger("rdm_solo")
 
@@ -29,7 +29,8 @@ def main() -> None:
         with arguments.hydra_errors_as_user_errors("config", argv):
             if "-m" in argv or "--multirun" in argv:
                 sweep.check_all(argv)
-                arguments.run_hydra(sweep.run_command, "config", sweep.with_folder(argv))
+                argv = objective.with_direction(sweep.with_folder(argv))
+                arguments.run_hydra(sweep.run_command, "config", argv)
             else:  # --help, --cfg and so on
                 arguments.run_hydra(_train, "config", argv)
 
