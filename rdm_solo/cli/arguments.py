@@ -172,6 +172,9 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     text = " ".join(str(error).split())
     if getattr(error, "options", None):
         return _unknown_choice(error)
+    several = re.match("Ambiguous value for argument '(.*?)' ", text)
+    if several:
+        return f"{several[1]} has several values: add -m for a sweep, or write a list as NAME=[A,B]"
     unknown_key = re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text)
     choices = [override for override in overrides if _is_choice(override)]
     # If all arguments are choices, a config file overrides what it should not.

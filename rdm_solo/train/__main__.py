@@ -49,6 +49,8 @@ def _start_run(argv: Sequence[str]) -> None:
         )
     cfg = arguments.compose("config", argv, with_hydra=True)
     checks.check(cfg)
+    if not cfg.hydra.run.dir:  # as with $UNSET in a script
+        raise UserError("hydra.run.dir is empty: pass a folder, or leave it out.")
     folder = Path(cfg.hydra.run.dir)  # its name may contain the time
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

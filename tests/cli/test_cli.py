@@ -45,7 +45,7 @@ def refusal(*overrides: str) -> str:
         (["filter=target"], "did you mean 'target_pow'?"),
         (["experiment=cifar10/simsiam"], "did you mean 'cifar10/s"),
         (["p=["], "cannot read the argument"),
-        (["p=1,2"], "add --multirun"),
+        (["p=1,2"], "p=1,2 has several values: add -m"),
         (["hydra/launcher=job_lib"], "no hydra/launcher=job_lib; did you mean 'joblib'?"),
         (["--config-name", "none"], "Cannot find primary config 'none'"),
         (["--config-dir", "none", "filter=mine"], "filter=mine"),

@@ -114,6 +114,7 @@ def test_the_stem_follows_the_views(size, stem):
     ("argument", "message"),
     [
         ("hydra.run.dir=blocked/run", "is not writable"),
+        ("hydra.run.dir=", "hydra.run.dir is empty"),
         ("resume=nowhere", "resume=nowhere: there is no such folder"),
     ],
 )
