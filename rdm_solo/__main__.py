@@ -4,6 +4,7 @@ import os
 import runpy
 import sys
 
+from rdm_solo import __version__
 from rdm_solo.cli import terminal
 from rdm_solo.ground.errors import suggest
 
@@ -22,18 +23,21 @@ COMMANDS = {
 def main() -> None:
     """Run the named command, or list all commands."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
-    if name in COMMANDS:
-        # The user's own modules, after all installed ones.
-        sys.path.append(os.getcwd())
-        runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
-    elif name in ("-h", "--help"):
-        print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")
-        for command, purpose in COMMANDS.items():
-            print(f"  {command:<{max(map(len, COMMANDS))}}  {purpose}")
-        print("\nrdm-solo COMMAND --help explains a command's options.")
-    else:
-        hint = suggest(name, COMMANDS) or "; rdm-solo --help lists them"
-        terminal.fail(f"unknown command {name!r}{hint}")
+    with terminal.errors_without_traceback():
+        if name in COMMANDS:
+            # The user's own modules, after all installed ones.
+            sys.path.append(os.getcwd())
+            runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
+        elif name == "--version":
+            print(f"rdm-solo {__version__}")
+        elif name in ("-h", "--help"):
+            print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")
+            for command, purpose in COMMANDS.items():
+                print(f"  {command:<{max(map(len, COMMANDS))}}  {purpose}")
+            print("\nrdm-solo COMMAND --help explains a command's options.")
+        else:
+            hint = suggest(name, COMMANDS) or "; rdm-solo --help lists them"
+            terminal.fail(f"unknown command {name!r}{hint}")
 
 
 if __name__ == "__main__":

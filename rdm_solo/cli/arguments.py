@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
@@ -18,6 +18,13 @@ HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shel
 # The group of each command whose keys can be set without choosing one of its options.
 OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
 
+# Where the sections that take further arguments have them.
+FREE_SECTIONS = {
+    "backbone": "backbone.kwargs",
+    "optimizer": "optimizer.kwargs",
+    "trainer": "trainer",
+}
+
 Job = Callable[[Any], Any]  # called with a config
 
 
@@ -26,11 +33,11 @@ def command(job: Job, config: str, argv: Sequence[str]) -> None:
     with errors_without_traceback():
         packages = ["hydra"] if config == "preview" else TRAINING
         check_installed("this command", *packages)
-        log_to_terminal()
-        if uses_hydra_flag(argv, config):
+        if uses_hydra_flag(argv, config):  # Hydra then sets up the logging as well
             with hydra_errors_as_user_errors(config, argv):
                 run_hydra(job, config, argv)
         else:
+            log_to_terminal()
             job(compose(config, argv))
 
 
@@ -65,8 +72,14 @@ def run_hydra(job: Job, config: str, argv: Sequence[str]) -> None:
 
 
 def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
-    """Compose the config, and Hydra's own if asked; raise UserError for what Hydra rejects."""
+    """Compose the config, and Hydra's own if asked; raise UserError for what Hydra rejects.
+
+    With ``-m`` it is the config of the sweep, whose sweeper sets the values of its runs later.
+    """
     import hydra
+    import omegaconf
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
 
     arguments = _parse(argv, config)
     overrides = list(arguments.overrides)
@@ -77,7 +90,17 @@ def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
         hydra_errors_as_user_errors(config, overrides),
         hydra.initialize_config_dir(str(config_folder()), version_base="1.3"),
     ):
-        return hydra.compose(arguments.config_name or config, overrides, with_hydra)
+        app: Any = GlobalHydra.instance().hydra
+        cfg = app.compose_config(  # as hydra.compose, which has no mode
+            arguments.config_name or config,
+            overrides,
+            RunMode.MULTIRUN if arguments.multirun else RunMode.RUN,
+            from_shell=False,
+        )
+    if not with_hydra:
+        with omegaconf.open_dict(cfg):
+            del cfg["hydra"]
+    return cfg
 
 
 def _parse(argv: Sequence[str], config: str) -> Any:
@@ -149,13 +172,20 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
     text = " ".join(str(error).split())
     if getattr(error, "options", None):
         return _unknown_choice(error)
+    several = re.match("Ambiguous value for argument '(.*?)' ", text)
+    if several:
+        return f"{several[1]} has several values: add -m for a sweep, or write a list as NAME=[A,B]"
     unknown_key = re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text)
     choices = [override for override in overrides if _is_choice(override)]
     # If all arguments are choices, a config file overrides what it should not.
     if unknown_key and choices != list(overrides):
         # In an option such as optimizer.kwargs={fused: true}, only the inner key may be unknown.
         key = getattr(error.__cause__, "full_key", unknown_key[1])
-        return _unknown_key(key, config, choices)
+        value = "..."
+        for override in overrides:
+            if override.lstrip("+").startswith(f"{key}="):
+                _, _, value = override.partition("=")
+        return _unknown_key(key, value, config, choices)
     argument = getattr(error, "override", "")
     if argument:
         return f"cannot read the argument {argument!r}: {text}"
@@ -165,13 +195,16 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
 def _unknown_choice(error: Any) -> str:
     """Return the message for an unknown option of a group, such as ``filter=target``."""
     ((group, choice),) = re.findall("((?:hydra/)?[^/]*)/(.*)", error.missing_cfg_file)
-    plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_launcher"
+    kind = group.rpartition("/")[2]  # launcher or sweeper
+    plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_{kind}"
     if plugin in EXTRAS:
         check_installed(f"{group}={choice}", plugin)
     options = list(error.options)
     for path in (config_folder() / group).glob("*/*.yaml"):
         options.append(f"{path.parent.name}/{path.stem}")
-    hint = suggest(choice, options) or "; --help all lists them"
+    hint = suggest(choice, options) or f"; there are {', '.join(options)}"
+    if len(hint) > 300:  # experiments
+        hint = "; --help all lists them"
     return f"there is no {group}={choice}{hint}"
 
 
@@ -181,23 +214,53 @@ def _is_choice(override: str) -> bool:
     return name == "hydra.searchpath" or (config_folder() / name).is_dir()
 
 
-def _unknown_key(key: str, config: str, choices: Sequence[str]) -> str:
+def _unknown_key(key: str, value: str, config: str, choices: Sequence[str]) -> str:
     """Return the message for an option that does not exist with these choices of groups."""
     from omegaconf import OmegaConf
 
     cfg: Any = compose(config, choices, with_hydra=key.startswith("hydra."))
-    keys_by_leaf: dict[str, str] = {}
-    for name, _ in dotted(OmegaConf.to_container(cfg)):
-        *_, leaf = name.split(".")
-        keys_by_leaf.setdefault(leaf, name)
-
+    names = [name for name, _ in dotted(OmegaConf.to_container(cfg))]
+    similar = nearest_option(key, names)
     hint = "--help all lists them"
-    *_, leaf = key.split(".")
-    for similar in difflib.get_close_matches(leaf, keys_by_leaf, n=1):
-        hint = f"did you mean {keys_by_leaf[similar]!r}?"
-    further = f"further arguments are passed as ++{key}=..."
-    if key.startswith("trainer."):
-        hint += f" ({further})"
-    if key.startswith(("optimizer.kwargs.", "backbone.kwargs.")):
-        hint = further
+    if similar:
+        hint = f"did you mean {similar!r}?"
+    section, _, name = key.partition(".")
+    if section in FREE_SECTIONS:
+        free = FREE_SECTIONS[section]
+        further = f"further arguments are passed as ++{free}.{name.removeprefix('kwargs.')}={value}"
+        if not similar:
+            hint = further
+        elif section == free:
+            hint += f" ({further})"
     return f"there is no option {key!r}; {hint}"
+
+
+def nearest_option(key: str, names: Iterable[str]) -> str | None:
+    """Return the option that a mistyped one probably means, if any is similar.
+
+    Options of the same section come first. Words and initials of a name match as well.
+
+    >>> names = ["optimizer.lr", "optimizer.kwargs", "knn.every_n_epochs", "max_epochs"]
+    >>> nearest_option("optimizer.learning_rate", names), nearest_option("epochs", names)
+    ('optimizer.lr', 'max_epochs')
+    """
+    section, _, leaf = key.rpartition(".")
+    in_section: dict[str, str] = {}
+    everywhere: dict[str, str] = {}
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        everywhere.setdefault(last, name)
+        if section and parent in (section, f"{section}.kwargs"):
+            in_section.setdefault(last, name)
+    for candidates, cutoff in ((in_section, 0.6), (everywhere, 0.7)):
+        similar = difflib.get_close_matches(leaf, candidates, n=1, cutoff=cutoff)
+        for last in candidates:
+            if leaf in (_initials(last), *last.split("_")) or last == _initials(leaf):
+                similar.append(last)
+        if similar:
+            return candidates[similar[0]]
+    return None
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))

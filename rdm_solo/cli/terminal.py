@@ -2,6 +2,9 @@
 
 import contextlib
 import logging
+import os
+import select
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -54,10 +57,33 @@ def fail(message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Exit without a traceback on Ctrl-C and on errors that the user can fix."""
+    """Exit without a traceback on Ctrl-C, on errors that the user can fix, and if output is closed.
+
+    A reader such as ``head`` closes a command's output. A write then raises BrokenPipeError, and
+    :mod:`logging` would print a traceback for each message instead of raising it. Python ignores
+    the signal SIGPIPE, which comes with the error; here it exits.
+    """
+    if hasattr(signal, "SIGPIPE"):  # Windows has none
+        signal.signal(signal.SIGPIPE, _exit_if_output_is_closed)
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # a short output is written only now
     except UserError as error:
         fail(str(error))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        _exit_if_output_is_closed()
+        raise
+
+
+def _exit_if_output_is_closed(*_: object) -> None:
+    """Exit if stdout has no reader; a closed connection also sends SIGPIPE, and is ignored here."""
+    stdout = 1
+    poll = select.poll()
+    poll.register(stdout, 0)  # reports only errors
+    if poll.poll(0):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)  # for what is still buffered
+        raise SystemExit(128 + signal.SIGPIPE)

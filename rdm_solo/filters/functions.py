@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.ground.errors import UserError
+from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.ground.values import check_choice, check_integer, check_number
 
 Function = Callable[..., Tensor]
@@ -171,7 +171,13 @@ each singular value, got shape () (Tensor) for 8.
     except TypeError as error:
         raise UserError(f"the filter function {name}{signature}: {error}.") from error
     bound = BoundFunction(functools.partial(function, **parameters), name, takes_rows)
-    return replace(bound, elementwise=_is_elementwise(bound))
+    try:
+        return replace(bound, elementwise=_is_elementwise(bound))
+    except UserError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"the filter function {name!r} fails for a tensor: {reason}") from error
 
 
 def _is_elementwise(gain: BoundFunction) -> bool:
@@ -194,13 +200,16 @@ def _is_elementwise(gain: BoundFunction) -> bool:
 def _lookup(name: str | Function) -> Function:
     if callable(name):
         return name
-    if "." not in name or name in _ENTRIES:
+    if not isinstance(name, str) or "." not in name or name in _ENTRIES:
         name = check_choice("the filter function", name, names())
         return _ENTRIES[name].function
     try:
-        return pkgutil.resolve_name(name)  # type: ignore[no-any-return]
+        function = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"the filter function {name!r} cannot be imported: {error}.") from error
+    if not callable(function):
+        raise UserError(f"the filter function {name!r} is no function: {function!r:.200}.")
+    return function  # type: ignore[no-any-return]
 
 
 def label(name: str | Function) -> str:

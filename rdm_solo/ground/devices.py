@@ -1,9 +1,11 @@
-"""Device helpers: float64 support, precision of products, and a check for NaN."""
+"""Device helpers: absent GPUs, float64 support, precision of products, and a check for NaN."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
+
+from rdm_solo.ground.errors import UserError
 
 WITHOUT_FLOAT64 = {"mps"}
 
@@ -28,6 +30,15 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return device.type
+
+
+def check_accelerator(name: str) -> None:
+    """Raise UserError if Lightning's accelerator of this name is a GPU and torch finds none.
+
+    >>> check_accelerator("cpu")
+    """
+    if name in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise UserError("no GPU found: use trainer=cpu or trainer=auto.")
 
 
 def product_dtype(dtype: torch.dtype) -> torch.dtype:

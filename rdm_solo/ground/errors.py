@@ -19,15 +19,16 @@ class CannotWrite(UserError):
 def suggest(word: object, allowed: Iterable[str]) -> str:
     """Return a clause that names the closest allowed word, or an empty string.
 
-    >>> suggest("cosin", ["linear", "cosine"])
+    >>> suggest("COSIN", ["linear", "cosine"])
     "; did you mean 'cosine'?"
     >>> suggest("step", ["linear", "cosine"])
     ''
     """
-    close = difflib.get_close_matches(str(word), list(allowed), n=1)
+    by_lower_case = {name.lower(): name for name in allowed}
+    close = difflib.get_close_matches(str(word).lower(), by_lower_case, n=1)
     if not close:
         return ""
-    return f"; did you mean {close[0]!r}?"
+    return f"; did you mean {by_lower_case[close[0]]!r}?"
 
 
 def printable(text: object) -> str:

@@ -28,6 +28,7 @@ EXTRAS = {
     "hydra_plugins.hydra_submitit_launcher": "slurm",
     "hydra_plugins.hydra_ray_launcher": "ray",
     "hydra_plugins.hydra_joblib_launcher": "joblib",
+    "hydra_plugins.hydra_optuna_sweeper": "optuna",
 }
 
 

@@ -29,7 +29,14 @@ def build(cfg: DictConfig, labelled: bool = True) -> Any:
         model_class = pkgutil.resolve_name(f"rdm_solo.methods.{description.class_path}")
     else:
         model_class = solo_learn.adapt(description.name)
-    model = model_class(cfg)
+    try:
+        model = model_class(cfg)
+    except TypeError as error:
+        if "keyword argument" not in str(error):
+            raise
+        raise UserError(
+            f"backbone.name={cfg.backbone.name} with these backbone.kwargs: {error}."
+        ) from error
     model.labelled = labelled
     return model
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from rdm_solo.cli.terminal import log_to_terminal
+from rdm_solo.cli.terminal import errors_without_traceback, log_to_terminal
 from rdm_solo.paper import markdown
 
 argparse.ArgumentParser(
@@ -10,4 +10,5 @@ argparse.ArgumentParser(
     description="Print the paper's tables in Markdown, with the command that runs each row.",
 ).parse_args()
 log_to_terminal()
-print(markdown(), end="")
+with errors_without_traceback():
+    print(markdown(), end="")

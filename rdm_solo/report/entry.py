@@ -121,6 +121,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     with terminal.errors_without_traceback():
         path = write(arguments.folders, arguments.out, arguments.all_figures)
-    print(f"\n{path} (with its figures as PNG and PDF in the same folder)")
+        print(f"\n{path} (with its figures as PNG and PDF in the same folder)")
     if arguments.open:
         webbrowser.open(path.resolve().as_uri())  # does nothing where there is no browser

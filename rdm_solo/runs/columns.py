@@ -25,11 +25,12 @@ class Column:
     chart: str = ""
     meaning: str = ""  # how to read it; if set, the report lists it under other measures of rank
     digits: int = 2  # decimals in tables
+    better: str = ""  # "higher" or "lower" if one of them is; a sweeper optimises in that direction
     compared: bool = False  # whether tables that compare runs include its last value
 
 
 # The result of rdm-solo linear: one value per run, not one per epoch.
-LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, compared=True)
+LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, better="higher", compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
 _PROJECTION, _CENTRED = "effective rank before any filter", "effective rank around the mean"
@@ -149,10 +150,11 @@ COLUMNS = {
             compared=True,
         ),
         Column("rate/slope", "slope of log speed on log λ"),  # only with callbacks.speeds
-        Column("train/loss", "loss", "training loss", digits=3, compared=True),
-        Column("train/loss_share", "loss / ln K", digits=4),  # only for methods with a softmax
-        Column("val/acc1", "online acc.", ACCURACY, digits=1, compared=True),
-        Column("val/knn_acc1", "kNN", ACCURACY, digits=1, compared=True),
+        Column("train/loss", "loss", "training loss", digits=3, better="lower", compared=True),
+        # Only for methods with a softmax.
+        Column("train/loss_share", "loss / ln K", digits=4, better="lower"),
+        Column("val/acc1", "online acc.", ACCURACY, digits=1, better="higher", compared=True),
+        Column("val/knn_acc1", "kNN", ACCURACY, digits=1, better="higher", compared=True),
         # Only in row 0, and only for images in memory: kNN on normalised pixels instead of
         # features. Training has taught the backbone little if val/knn_acc1 stays below it.
         Column("val/knn_pixels", "kNN, raw pixels", digits=1),

@@ -13,7 +13,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.runs import saved_config
 from rdm_solo.runs.files import make_results_folder
-from rdm_solo.train import checks, processes, resume, sweep
+from rdm_solo.train import checks, objective, processes, resume, sweep
 
 log = logging.getLogger("rdm_solo")
 
@@ -30,7 +30,8 @@ def main() -> None:
         with arguments.hydra_errors_as_user_errors("config", argv):
             if "-m" in argv or "--multirun" in argv:
                 sweep.check_all(argv)
-                arguments.run_hydra(sweep.run_command, "config", sweep.with_folder(argv))
+                argv = objective.with_direction(sweep.with_folder(argv))
+                arguments.run_hydra(sweep.run_command, "config", argv)
             else:  # --help, --cfg and so on
                 arguments.run_hydra(_train, "config", argv)
 
@@ -49,6 +50,8 @@ def _start_run(argv: Sequence[str]) -> None:
         )
     cfg = arguments.compose("config", argv, with_hydra=True)
     checks.check(cfg)
+    if not cfg.hydra.run.dir:  # as with $UNSET in a script
+        raise UserError("hydra.run.dir is empty: pass a folder, or leave it out.")
     folder = Path(cfg.hydra.run.dir)  # its name may contain the time
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -72,7 +75,10 @@ def _train(cfg: Any) -> None:
             terminal.only_warnings()
         if processes.is_rank_zero():
             log.info(f"Starting {saved_config.title(cfg)} ...")
-        from rdm_solo.train.run import run  # with torch and Lightning: seconds
+        from rdm_solo.ground.devices import check_accelerator  # with torch: seconds
+
+        check_accelerator(cfg.trainer.accelerator)
+        from rdm_solo.train.run import run  # with Lightning and solo-learn: more seconds
         from rdm_solo.train.stopping import Stopped
 
         try:

@@ -60,12 +60,17 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "backbone.stem": (check_choice, ("small", "imagenet")),
     "backbone.channels_last": (check_bool,),
     "backbone.kwargs.zero_init_residual": (check_bool,),
+    "backbone.kwargs.width": (check_integer, 1),
+    "backbone.kwargs.in_channels": (check_integer, 1),
     "filter.momentum": (check_number, 0, 0.999999),
     "method.stop_gradient": (check_choice, ("target", "online", "none")),
     "method.loss": (check_choice, ("cosine", "mse", "iso")),
     "method.centring": (check_bool,),
     "method.sharpening": (check_bool,),
     "method.last_bn": (check_bool,),
+    "method.kwargs.proj_hidden_dim": (check_integer, 1),
+    "method.kwargs.proj_output_dim": (check_integer, 1),
+    "method.kwargs.pred_hidden_dim": (check_integer, 1),
     "method.momentum.base_tau": (check_number, 0, 1),
     "method.momentum.final_tau": (check_number, 0, 1),
     "method.momentum.classifier": (check_bool,),
@@ -97,11 +102,14 @@ for rule in RULES:
 
 def check(cfg: DictConfig) -> None:
     """Raise UserError if a value of the config is invalid."""
-    for section in {name.partition(".")[0] for name in CHECKS if "." in name}:
-        if isinstance(choice := cfg.get(section), str):
-            raise UserError(
-                f"{section}={choice} has no effect; did you mean {section}.name={choice}?"
-            )
+    for name in CHECKS:
+        section, _, option = name.partition(".")
+        if option and not OmegaConf.is_dict(cfg.get(section)):
+            value = cfg.get(section)
+            hint = f"pass single ones, such as {name}=..."
+            if section in ("backbone", "optimizer"):
+                hint = f"did you mean {section}.name={value}?"
+            raise UserError(f"{section}={value} would replace all options of {section}; {hint}")
     for name, (check_value, *limits) in CHECKS.items():
         value = OmegaConf.select(cfg, name, default=ABSENT)
         if value is ABSENT:

@@ -63,6 +63,12 @@ def _lock(
     with ownership.owned(folder):
         start = _start(cfg, folder, filter_batch)
         if start.finished_summary is not None:
+            message = f"the run in {folder} has already finished its {start.epochs} epochs"
+            if reason := start.finished_summary.get("stopped"):
+                message = f"the run in {folder} ended early ({reason})"
+            elif cfg.resume:
+                message += "; to train longer, pass max_epochs=N"
+            log.info(message)
             yield start
             return
         _record_start(folder, start.epochs, filter_batch)
@@ -123,7 +129,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     path, content = checkpoints.latest(folder)
     done = checkpoints.epochs(content)
     if summary.get("finished") and (done >= cfg.max_epochs or summary.get("stopped")):
-        return Start(finished_summary=summary)
+        return Start(epochs=done, finished_summary=summary)
     return Start(path, done, int(content.get("global_step", 0)))
 
 

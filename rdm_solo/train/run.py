@@ -16,7 +16,7 @@ from rdm_solo.callbacks.divergence import DivergenceGuard
 from rdm_solo.cli import terminal
 from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.collapse.advice import advice, divergence_advice
-from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.ground.errors import UserError, first_line, suggest
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import backbones, building
 from rdm_solo.runs import ownership, saved_config
@@ -58,7 +58,6 @@ def run(
     processes.start_process_group(trainer)
     with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:
         if start.finished_summary:
-            log.info(f"the run in {folder} has already finished")
             return start.finished_summary
         if trainer.is_global_zero:
             reporting.announce(cfg, folder, derived, views, start)
@@ -113,6 +112,10 @@ def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any
     if not options["enable_progress_bar"]:  # Lightning refuses bars then
         bar = pl.callbacks.ProgressBar
         callbacks = [callback for callback in callbacks if not isinstance(callback, bar)]
+    parameters = inspect.signature(pl.Trainer).parameters
+    for name in options.keys() - parameters.keys():
+        hint = suggest(name, parameters) or "."
+        raise UserError(f"trainer.{name}: Lightning's Trainer has no argument {name!r}{hint}")
     plugins: list[Any] = [CheckpointFiles(folder)]
     defaults = {
         "default_root_dir": folder,

@@ -12,6 +12,7 @@ from rdm_solo.data import Dataset, Loader, Views, loader
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 from rdm_solo.ground.values import check_integer
+from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import method
 from rdm_solo.train.processes import world_size
 
@@ -112,6 +113,13 @@ def _check_method(cfg: DictConfig, dataset: Dataset, views: Views, batch: int) -
         )
     kwargs = cfg.method.kwargs
     check_kwargs(kwargs)
+    chosen = ChosenFilter.from_config(cfg)
+    if chosen.function == "truncate":
+        # The filter of one batch has at most as many directions as the batch has rows.
+        directions = kwargs.proj_output_dim
+        if not chosen.momentum:
+            directions = min(directions, batch)
+        check_integer("filter.keep", chosen.parameters["keep"], 1, directions - 1)
     queue = kwargs.get("queue_size")
     if description.queue and (queue < batch or queue % batch):
         raise UserError(

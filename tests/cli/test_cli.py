@@ -1,13 +1,18 @@
 """Command lines: what is refused with which suggestion, and values with special characters."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.small_runs import SMALL
 
+from rdm_solo import __version__
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.ground.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def refusal(*overrides: str) -> str:
@@ -23,15 +28,24 @@ def refusal(*overrides: str) -> str:
     ("overrides", "suggestion"),
     [
         (["lr=0.1"], "did you mean 'optimizer.lr'?"),
+        (["learning_rate=0.1"], "did you mean 'optimizer.lr'?"),
+        (["optimizer.learning_rate=0.1"], "did you mean 'optimizer.lr'?"),
+        (["method=byol", "method.tau=1"], "did you mean 'method.momentum.base_tau'?"),
+        (["backbone.width=8"], "did you mean 'backbone.kwargs.width'?"),
+        (["dataset=cifar10", "backbone.width=8"], "passed as ++backbone.kwargs.width=8"),
+        (["dataset=cifar10", "backbone.kwargs.width=8"], "passed as ++backbone.kwargs.width=8"),
+        (["trainer.device=2"], "did you mean 'trainer.devices'?"),
         (["optimizer.weigth_decay=1"], "did you mean 'optimizer.weight_decay'?"),
         (["method=swav", "method.queue_size=3"], "did you mean 'method.kwargs.queue_size'?"),
-        (["trainer.limit_train_batches=2"], "passed as ++trainer.limit_train_batches=..."),
+        (["trainer.limit_train_batches=2"], "passed as ++trainer.limit_train_batches=2"),
         (["optimizer.kwargs={fused: true}"], "passed as ++optimizer.kwargs.fused=..."),
         (["method.kwargs={proj_hiden_dim: 8}"], "did you mean 'method.kwargs.proj_hidden_dim'?"),
+        (["dataset=CIFAR10"], "did you mean 'cifar10'?"),
+        (["logger=none"], "there are csv, tensorboard, wandb"),
         (["filter=target"], "did you mean 'target_pow'?"),
         (["experiment=cifar10/simsiam"], "did you mean 'cifar10/s"),
         (["p=["], "cannot read the argument"),
-        (["p=1,2"], "add --multirun"),
+        (["p=1,2"], "p=1,2 has several values: add -m"),
         (["hydra/launcher=job_lib"], "no hydra/launcher=job_lib; did you mean 'joblib'?"),
         (["--config-name", "none"], "Cannot find primary config 'none'"),
         (["--config-dir", "none", "filter=mine"], "filter=mine"),
@@ -109,3 +123,53 @@ def test_paths_with_special_characters_are_read_as_passed(path, jobs):
 def test_ctrl_c_exits_with_the_status_that_shells_report():
     with pytest.raises(SystemExit, match="130"), terminal.errors_without_traceback():
         raise KeyboardInterrupt
+
+
+@pytest.fixture
+def closed_pipe():
+    """Return the end to write to of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rdm_solo"],
+        ["rdm_solo.paper"],
+        ["rdm_solo.train", "--help", "all"],
+        ["rdm_solo.train", *SMALL],
+    ],
+)
+def test_a_command_ends_quietly_if_nobody_reads_its_output(arguments, tmp_path, closed_pipe):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=tmp_path,
+        env=environment,
+        stdout=closed_pipe,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert not process.stderr
+    assert process.returncode == 141  # as shells report SIGPIPE
+
+
+def test_other_closed_connections_are_errors(closed_pipe):
+    with pytest.raises(BrokenPipeError), terminal.errors_without_traceback():
+        os.write(closed_pipe, b"to nobody")
+
+
+def test_the_version_is_printed(tmp_path, typed):
+    out = typed("rdm_solo", "--version", cwd=tmp_path)
+    assert out.returncode == 0
+    assert out.stdout == f"rdm-solo {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["train", "linear"])
+def test_hydras_pages_are_printed_once(command, tmp_path, typed):
+    out = typed("rdm_solo", command, "--info", "defaults-tree", cwd=tmp_path)
+    assert out.stdout.count("Defaults Tree") == 1

@@ -1,8 +1,10 @@
 """Invalid options are refused in one line before anything is written."""
 
 import re
+import sys
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, WITHOUT_PREDICTOR, run
 
@@ -10,6 +12,8 @@ from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
 from rdm_solo.train import compose, sweep
 
+TRUNCATE = ["filter=online_truncate"]
+FUNCTION = ["filter=online_log1p"]
 ACCUMULATE = "trainer.accumulate_grad_batches=2"
 
 
@@ -24,6 +28,21 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
+        (["++trainer.devcies=1"], "trainer.devcies"),
+        (["++trainer.limit_train_batch=1"], "did you mean 'limit_train_batches'"),
+        (["knn=10"], "knn=10 would replace all options of knn"),
+        (["scheduler=cosine"], "scheduler=cosine would replace all options"),
+        (["method.kwargs.proj_output_dim=0"], "method.kwargs.proj_output_dim must be"),
+        (["method.kwargs.proj_hidden_dim=-2"], "method.kwargs.proj_hidden_dim must be"),
+        (["++backbone.kwargs.width=0"], "backbone.kwargs.width must be"),
+        (["++backbone.kwargs.depth=3"], "unexpected keyword argument 'depth'"),
+        ([*TRUNCATE, "filter.keep=16"], "filter.keep must be an integer from 1 to 15"),
+        ([*TRUNCATE, "method.kwargs.proj_output_dim=32", "filter.keep=16"], "from 1 to 15"),
+        ([*FUNCTION, "filter.function=os.system"], "'os.system' fails for a tensor"),
+        ([*FUNCTION, "filter.function=os.path"], "'os.path' is no function"),
+        ([*FUNCTION, "filter.function=nonsense"], "the filter function must be one of"),
+        ([*FUNCTION, "filter.function=5"], "the filter function must be one of"),
+        ([*FUNCTION, "filter.function=1.5"], "the filter function must be one of"),
         (["+trainer.max_epochs=3"], "multiple values for keyword argument 'max_epochs'"),
         (["trainer.accelerator=mps"], "trainer.accelerator must be one of auto, cpu, gpu, cuda"),
         (["checkpoint.best=true", "knn.every_n_epochs=0"], "checkpoint.best=true would be ignored"),
@@ -95,7 +114,8 @@ def test_the_stem_follows_the_views(size, stem):
     ("argument", "message"),
     [
         ("hydra.run.dir=blocked/run", "is not writable"),
-        ("resume=nowhere", "resume=nowhere has no .hydra/overrides.yaml"),
+        ("hydra.run.dir=", "hydra.run.dir is empty"),
+        ("resume=nowhere", "resume=nowhere: there is no such folder"),
     ],
 )
 def test_a_wrong_folder_is_refused_in_one_line(argument, message, tmp_path, train):
@@ -106,6 +126,15 @@ def test_a_wrong_folder_is_refused_in_one_line(argument, message, tmp_path, trai
     assert len(out.stderr.splitlines()) == 1
     assert message in out.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_missing_gpu_is_reported_before_slow_imports(tmp_path, train, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rdm_solo.train.run", None)  # importing it would fail
+    out = train(*SMALL, "trainer=gpu", "trainer.accelerator=gpu")
+    assert out.returncode == 2
+    assert "no GPU found: use trainer=cpu or trainer=auto" in out.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_config_is_printed_without_a_run(train, tmp_path):

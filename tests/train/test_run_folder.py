@@ -62,7 +62,13 @@ def test_the_same_command_resumes_and_then_has_nothing_to_do(cut, uninterrupted,
     before = times(cut)
     out = train(*options)
     assert out.returncode == 0, out.stderr
-    assert "already finished" in out.stdout
+    assert "already finished its 3 epochs" in out.stdout
+    assert "max_epochs=N" not in out.stdout  # which this command would refuse
+    assert times(cut) == before
+
+    out = train("resume=run")
+    assert out.returncode == 0, out.stderr
+    assert "to train longer, pass max_epochs=N" in out.stdout
     assert times(cut) == before
 
 
