@@ -206,6 +206,16 @@ def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.process
+def test_a_run_and_the_process_of_the_next_run_end_with_the_sweep(tmp_path):
+    process = start("rdm_solo.train", "-m", *RUN, "seed=0,1", cwd=tmp_path)
+    wait_for_epoch(1, process)
+    assert len(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")) == 2
+    process.kill()
+    wait_until(lambda: not processes_in(tmp_path), 30)
+
+
+@pytest.mark.long
+@pytest.mark.process
 def test_the_runs_of_a_joblib_sweep_end_with_the_sweep(tmp_path):
     """joblib's workers, which start the runs, would train all of them without their parent."""
     joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]

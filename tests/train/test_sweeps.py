@@ -225,6 +225,20 @@ def test_a_standby_takes_the_options_of_its_run_or_exits(monkeypatch):
             assert not stop.value.code
 
 
+@pytest.mark.long
+def test_a_run_on_two_processes_starts_them_from_a_standby(tmp_path):
+    """Lightning starts the second process with the options that the standby has received."""
+    options = [*RUN, "p=-1", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
+    options += ["batch_size=8", "hydra.sweep.dir=sweep", "hydra.run.dir=alone"]
+    out = command("rdm_solo.train", "-m", *options, "seed=1,0", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    out = command("rdm_solo.train", *options, "seed=0", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    second = tmp_path / "sweep" / "1_simsiam_target_pow_p=-1_seed=0"
+    assert read_summary(second)["processes"] == 2
+    assert (second / "metrics.csv").read_text() == (tmp_path / "alone/metrics.csv").read_text()
+
+
 @pytest.fixture
 def refused(tmp_path, train) -> Callable[[str], str]:
     """Resume a stranger's folder whose sweep has another option, and return the error."""
