@@ -40,7 +40,7 @@ class LocalLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from rdm_solo.train import sweep
+        from rdm_solo.train import standby, sweep
 
         hydra = self.config.hydra
         configure_log(hydra.hydra_logging, hydra.verbose)
@@ -60,7 +60,7 @@ class LocalLauncher(Launcher):
                 job.hydra.runtime.output_dir = os.path.abspath(folder)
             share = free.popleft()
             try:
-                value = sweep.start(job.hydra, job.optimized_metric, share)
+                value = sweep.start(job.hydra, job.optimized_metric, starter, share)
             finally:
                 free.append(share)
             return JobReturn(
@@ -70,7 +70,8 @@ class LocalLauncher(Launcher):
             )
 
         numbers = itertools.count(initial_job_idx)
-        with ThreadPoolExecutor(len(shares)) as pool:
+        starter = standby.Starter(runs, at_once=len(shares))
+        with starter, ThreadPoolExecutor(len(shares)) as pool:
             return list(pool.map(run, numbers, job_overrides))
 
 

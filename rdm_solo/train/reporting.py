@@ -25,7 +25,7 @@ from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter, exponent
-from rdm_solo.runs import checkpoints, metrics_file
+from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
 from rdm_solo.runs.folder import RunFolder, load
@@ -153,7 +153,7 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
                 loggers.close_all(trainer.loggers)
             if has_result:  # after the loggers, which may print as well
                 _report(summary, load(folder))
-            if checkpoints.present(folder) and isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt):
                 log.info(f"to resume: rdm-solo train {shlex.quote(f'resume={folder}')}")
 
 

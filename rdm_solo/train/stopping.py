@@ -1,13 +1,15 @@
-"""Stop a run after the current step on SIGINT (Ctrl-C, status 130) or SIGTERM (status 143)."""
+"""Stop a run on SIGINT (Ctrl-C, exit status 130) or SIGTERM (143), so that it can resume."""
 
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 from rdm_solo.ground.lightning import pl
+from rdm_solo.train.processes import is_rank_zero
 
 log = logging.getLogger("rdm_solo")
 
@@ -22,15 +24,32 @@ class Stopped(KeyboardInterrupt):
         self.status = 128 + number
 
 
-class StopBetweenSteps(pl.Callback):
-    """Raise KeyboardInterrupt before the first step after a signal, at once after a second one."""
+class StopOnSignal(pl.Callback):
+    """Raise KeyboardInterrupt after a signal: before the next step, or at once in a measurement.
+
+    A step is finished first, and so is the writing of an epoch's results. Measurements of the
+    untrained network and in validation may take minutes, and an interrupted one leaves no files.
+    After a second signal the exception is raised at once.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.is_measuring = False
 
     def on_train_start(self, *args: Any) -> None:
+        self.process = os.getpid()
+        self.is_measuring = True  # later callbacks measure the untrained network
         for number in SIGNALS:  # replaces Lightning's handlers
             signal.signal(number, self._handle_signal)
+
+    def on_train_epoch_start(self, *args: Any) -> None:
+        self.is_measuring = False
+
+    def on_validation_start(self, *args: Any) -> None:
+        self.is_measuring = True
+
+    def on_validation_end(self, *args: Any) -> None:
+        self.is_measuring = False
 
     def on_train_batch_start(self, *args: Any) -> None:
         if self.signal is not None:
@@ -39,17 +58,23 @@ class StopBetweenSteps(pl.Callback):
     on_validation_batch_start = on_train_batch_start
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:  # a loader's worker, which inherits this handler
+            return
         if self.signal is not None:
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.signal = number
-        log.info(f"{SIGNALS[number]}: the run stops after this step")
+        when = "now" if self.is_measuring else "after this step"
+        if is_rank_zero():
+            log.info(f"{SIGNALS[number]}: the run stops {when}")
+        if self.is_measuring:
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def stoppable(trainer: Any) -> Iterator[None]:
     """Raise :class:`Stopped` if a signal stops training in the body."""
-    callback = StopBetweenSteps()
+    callback = StopOnSignal()
     trainer.callbacks.insert(0, callback)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:

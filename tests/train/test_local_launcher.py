@@ -52,7 +52,7 @@ def test_two_jobs_run_at_once_on_different_gpus(tmp_path, monkeypatch):
     busy = set()
     used = set()
 
-    def start(hydra, metric, share):
+    def start(hydra, metric, starter, share):
         gpu = share["CUDA_VISIBLE_DEVICES"]
         assert gpu not in busy
         busy.add(gpu)

@@ -16,6 +16,7 @@ from support.small_runs import DRAWN, SMALL, read_summary, rows, run
 
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import checkpoints
+from rdm_solo.train.resume import expand
 from rdm_solo.train.stopping import Stopped
 
 # Long enough not to end before it is stopped.
@@ -67,6 +68,43 @@ def test_a_signal_stops_between_steps_and_the_run_resumes(
     assert rows(folder) == uninterrupted
 
 
+class SendInMeasurement(pl.Callback):
+    """Send this process SIGTERM before training, or in the validation of epoch 2."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.was_interrupted = True
+
+    def send(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.was_interrupted = False
+
+    def on_train_start(self, trainer, pl_module):
+        if self.phase == "untrained":
+            self.send()
+
+    def on_validation_epoch_end(self, trainer, pl_module):
+        if self.phase == "validation" and trainer.current_epoch == 1:
+            self.send()
+
+
+@pytest.mark.parametrize(("phase", "epochs"), [("untrained", 0), ("validation", 1)])
+def test_a_signal_ends_a_measurement_at_once_and_the_run_resumes(
+    phase, epochs, uninterrupted, tmp_path, caplog
+):
+    callback = SendInMeasurement(phase)
+    with caplog.at_level("INFO"), pytest.raises(Stopped) as stop:
+        run(tmp_path, *SMALL, "max_epochs=3", callbacks=[callback])
+    assert stop.value.status == 143
+    assert callback.was_interrupted
+    assert f"resume={tmp_path}" in caplog.text
+    assert len(rows(tmp_path)) == epochs
+
+    options = expand([f"resume={tmp_path}"])
+    run(tmp_path, *[option for option in options if not option.startswith("hydra.")])
+    assert rows(tmp_path) == uninterrupted
+
+
 def processes_in(folder: Path, variable: str = "") -> list[int]:
     """Return the ids of this machine's processes in a folder, or of those with a variable."""
     numbers = []
@@ -86,6 +124,57 @@ def wait_for_epoch(number: int, process: subprocess.Popen[str]) -> None:
         if line.startswith(f"epoch {number}/"):
             return
     raise AssertionError(f"ended before epoch {number}:\n{''.join(lines)}")
+
+
+# A callback that prints its process's rank at each forward pass of the backbone.
+FORWARD = """
+import os
+from rdm_solo.ground.lightning import pl
+
+class Forward(pl.Callback):
+    def on_fit_start(self, trainer, pl_module):
+        rank = os.environ["LOCAL_RANK"]
+        pl_module.backbone.register_forward_hook(lambda *_: print("forward", rank, flush=True))
+"""
+
+
+def press_ctrl_c(folder: Path) -> None:
+    """Send SIGINT to all processes in a folder, as a terminal does."""
+    for number in processes_in(folder):
+        os.kill(number, signal.SIGINT)
+
+
+@pytest.mark.process
+def test_ctrl_c_ends_the_measurement_of_the_untrained_network(tmp_path):
+    (tmp_path / "mine.py").write_text(FORWARD)
+    options = ["dataset.num_train=200000", "+callbacks.mine._target_=mine.Forward"]
+    process = start("rdm_solo.train", *RUN, *TWO, *options, cwd=tmp_path)
+    waiting = {"forward 0\n", "forward 1\n"}
+    while waiting:
+        line = process.stdout.readline()
+        assert line, "ended before the measurement"
+        waiting.discard(line)
+    press_ctrl_c(tmp_path)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert output.count("Ctrl-C") == 1
+    assert "Traceback" not in output
+    assert "to resume: rdm-solo train resume=run\n" in output
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+@pytest.mark.process
+def test_ctrl_c_is_left_to_the_run_by_the_workers_of_its_loaders(tree, tmp_path):
+    options = [option for option in RUN if not option.startswith("dataset")]
+    options += ["dataset=folder", f"dataset.root={tree}", "dataset.workers=2"]
+    options += ["dataset.image_size=8"]
+    process = start("rdm_solo.train", *options, cwd=tmp_path)
+    wait_for_epoch(1, process)
+    press_ctrl_c(tmp_path)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert output.count("Ctrl-C") == 1
+    assert "Traceback" not in output
 
 
 @pytest.mark.process
@@ -113,6 +202,16 @@ def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
     else:
         assert process.returncode == -number
     wait_until(lambda: not processes_in(tmp_path), 60)
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_run_and_the_process_of_the_next_run_end_with_the_sweep(tmp_path):
+    process = start("rdm_solo.train", "-m", *RUN, "seed=0,1", cwd=tmp_path)
+    wait_for_epoch(1, process)
+    assert len(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")) == 2
+    process.kill()
+    wait_until(lambda: not processes_in(tmp_path), 30)
 
 
 @pytest.mark.long
