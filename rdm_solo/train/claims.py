@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
 from rdm_solo.train import processes
+from rdm_solo.train.stopping import SIGNALS
+
+log = logging.getLogger("rdm_solo")
 
 # Options that may change when a run resumes, if the batch that filters see stays the same.
 MAY_CHANGE = ("batch_size", "trainer.devices", "trainer.num_nodes")
@@ -140,6 +144,8 @@ def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
     """
     owner = ownership.last_owner(folder)
     stalled = int(owner.get("stalled", -1)) + 1 if owner.get("epochs") == epochs else 0
+    if _summary(folder).get("stopped") == SIGNALS[signal.SIGINT]:  # nobody requeues after Ctrl-C
+        stalled = 0
     record = {"epochs": epochs, "filter_batch": filter_batch}
     if stalled >= MAX_STALLED:
         ownership.write_owner(folder, **record)  # resets the count, so the next start is allowed

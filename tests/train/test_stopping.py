@@ -69,14 +69,15 @@ def test_a_signal_stops_between_steps_and_the_run_resumes(
 
 
 class SendInMeasurement(pl.Callback):
-    """Send this process SIGTERM before training, or in the validation of epoch 2."""
+    """Send this process a signal before training, or in the validation of epoch 2."""
 
-    def __init__(self, phase: str) -> None:
+    def __init__(self, phase: str, number: int = signal.SIGTERM) -> None:
         self.phase = phase
+        self.number = number
         self.was_interrupted = True
 
     def send(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), self.number)
         self.was_interrupted = False
 
     def on_train_start(self, trainer, pl_module):
@@ -103,6 +104,15 @@ def test_a_signal_ends_a_measurement_at_once_and_the_run_resumes(
     options = expand([f"resume={tmp_path}"])
     run(tmp_path, *[option for option in options if not option.startswith("hydra.")])
     assert rows(tmp_path) == uninterrupted
+
+
+def test_a_run_starts_again_however_often_ctrl_c_stops_it(tmp_path):
+    """A job that fails before its first epoch is refused after two starts, so that it ends."""
+    for _ in range(3):
+        callback = SendInMeasurement("untrained", signal.SIGINT)
+        with pytest.raises(Stopped) as stop:
+            run(tmp_path, *SMALL, callbacks=[callback])
+        assert stop.value.status == 130
 
 
 def processes_in(folder: Path, variable: str = "") -> list[int]:
