@@ -24,8 +24,8 @@ class BasicLauncher(basic_launcher.BasicLauncher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from rdm_solo.train import standby, sweep
+        from rdm_solo.train import standby
 
         with standby.Starter(runs=len(job_overrides)) as starter:
-            self.task_function = partial(sweep.run_command, starter=starter)
+            self.task_function = partial(self.task_function, starter=starter)
             return super().launch(job_overrides, initial_job_idx)

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -112,10 +113,6 @@ def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any
     if not options["enable_progress_bar"]:  # Lightning refuses bars then
         bar = pl.callbacks.ProgressBar
         callbacks = [callback for callback in callbacks if not isinstance(callback, bar)]
-    parameters = inspect.signature(pl.Trainer).parameters
-    for name in options.keys() - parameters.keys():
-        hint = suggest(name, parameters) or "."
-        raise UserError(f"trainer.{name}: Lightning's Trainer has no argument {name!r}{hint}")
     plugins: list[Any] = [CheckpointFiles(folder)]
     defaults = {
         "default_root_dir": folder,
@@ -137,4 +134,9 @@ def make_trainer(cfg: DictConfig, folder: Path, callbacks: Sequence[Any]) -> Any
             **(defaults | options),
         )
     except ERRORS as error:
+        if unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
+            name = unknown[1]
+            hint = suggest(name, inspect.signature(pl.Trainer).parameters) or "."
+            text = f"trainer.{name}: Lightning's Trainer has no argument {name!r}{hint}"
+            raise UserError(text) from error
         raise UserError(f"Lightning's Trainer refuses trainer=...: {first_line(error)}") from error

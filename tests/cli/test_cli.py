@@ -99,7 +99,8 @@ def test_a_config_folder_of_the_user_adds_choices(jobs, tmp_path):
     write_filter(tmp_path / "own", "# @package _global_\nfilter: {name: soft, sharpness: 1}\n")
     (cfg,) = jobs("--config-dir", "own", "filter=soft", "filter.sharpness=3")
     assert cfg.filter == {"momentum": 0, "name": "soft", "sharpness": 3}
-    first, second = jobs("--config-dir=own", "-m", "filter=soft,identity", "hydra.sweep.dir=s")
+    sweep = ["-m", "filter=soft,identity", "hydra.sweep.dir=s", "hydra/launcher=basic"]
+    first, second = jobs("--config-dir=own", *sweep)
     assert first.filter.name == "soft"
     assert second.filter.name == "identity"
 

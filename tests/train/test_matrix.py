@@ -38,6 +38,8 @@ def tiny(setting: str, precision: str, *more: str) -> list[str]:
     overrides = [*TINY, *setting.split(), f"trainer.precision={precision}", *more]
     if "filter=" in setting:
         overrides.append("method.kwargs.pred_hidden_dim=8")
+    if "truncate" in setting:
+        overrides.append("filter.keep=4")
     if "swav" in setting or "dino" in setting:
         overrides.append("method.kwargs.num_prototypes=8")
     return overrides
