@@ -258,8 +258,9 @@ RULES = (
         option="accuracy",
         answer="encoder destroyed",
         definition="the kNN accuracy minus chance (1 / classes) is below "
-        f"{100 * (Bounds.accuracy or 0):g} % of its best, or kNN is at chance after the warm-up; "
-        "in epochs without kNN, the online accuracy is judged instead, two epochs in a row",
+        f"{100 * (Bounds.accuracy or 0):g} % of its best value, or the kNN accuracy is at chance "
+        "after the warm-up. In epochs without kNN the accuracy of the online classifier is judged "
+        "instead, and it must be low in two epochs in a row",
         number="{accuracy}",
         warning="{accuracy}; {off}.",
         value=accuracy_kept,
@@ -309,8 +310,8 @@ RULES = (
         option="erank",
         answer="outputs collapsed into few directions",
         definition="after the warm-up the outputs' effective rank around their mean "
-        f"(erank/centred) is below k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, "
-        "whichever is larger, but at most k/2",
+        f"(erank/centred) is below max({MIN_DIRECTIONS:g}, k^{Bounds.erank:g}), "
+        "or below k/2 if that is smaller",
         number="effective rank around the mean {value} of {now.dimensions}, below {bound:.4g}",
         warning="the effective rank of the outputs around their mean is {value} in "
         "{now.dimensions} dimensions, which is below {bound:.4g} ({off}).",
@@ -322,8 +323,8 @@ RULES = (
         option="loss",
         answer="loss stuck at ln K",
         definition="after the warm-up the loss of a method with a softmax over K outputs is within "
-        f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is near 1), the loss of a "
-        "uniform softmax",
+        f"{100 * (Bounds.loss or 0):g} % of ln K, which is the loss of a uniform softmax "
+        "(train/loss_share is near 1)",
         number="loss {now.loss_share:.4f} times ln K",
         warning="the loss is {now.loss_share:.4f} times ln K, which is the loss of a uniform "
         "softmax over K outputs ({off}).",
