@@ -27,5 +27,6 @@ class BasicLauncher(basic_launcher.BasicLauncher):
         from rdm_solo.train import standby
 
         with standby.Starter(runs=len(job_overrides)) as starter:
+            # The job is `sweep.run_command`, which starts each run with the starter.
             self.task_function = partial(self.task_function, starter=starter)
             return super().launch(job_overrides, initial_job_idx)

@@ -27,7 +27,7 @@ log = logging.getLogger("rdm_solo")
 BAR = "{desc} [{bar:12}] {n_fmt}/{total_fmt}, {remaining} left{speed}"
 BAR_EVERY = 0.5  # seconds between two drawings of the bar
 LINE_EVERY = 120.0  # seconds between two lines of one epoch, where there is no bar
-LEGEND = "erank: effective rank of the online branch < of the target"
+LEGEND = "erank: effective rank, online < target"
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
 PROGRESS_COLUMNS = {"train/loss", "erank/online", "erank/target", *ACCURACIES}
 

@@ -20,14 +20,14 @@ class RunEnd(pl.Callback):
 
     @abstractmethod
     def on_run_end(self, trainer: Any) -> None:
-        """Act; an error must not leave this method, because the run has finished."""
+        """Act. It must not raise: the run has finished."""
 
 
 class Health(pl.Callback):
     """Log the verdict on the run after each epoch, and each new warning, to the loggers.
 
-    It judges the epochs of :class:`CollapseWatch`, so it must follow it. The bounds are the
-    defaults, as in the report.
+    It judges the epochs of :class:`CollapseWatch`, so it comes after it in the list. The bounds are
+    the defaults, as in the report.
     """
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:

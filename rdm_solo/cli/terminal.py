@@ -61,7 +61,8 @@ def errors_without_traceback() -> Iterator[None]:
 
     A reader such as ``head`` closes a command's output. A write then raises BrokenPipeError, and
     :mod:`logging` would print a traceback for each message instead of raising it. Python ignores
-    the signal SIGPIPE, which comes with the error; here it exits.
+    the signal SIGPIPE, which comes with the error; here it exits. A run that trains stops in good
+    order instead (:mod:`rdm_solo.train.stopping`).
     """
     if hasattr(signal, "SIGPIPE"):  # Windows has none
         signal.signal(signal.SIGPIPE, _exit_if_output_is_closed)
@@ -69,7 +70,8 @@ def errors_without_traceback() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()  # a short output is written only now
+            if sys.stdout is not None:  # closed by the shell
+                sys.stdout.flush()  # a short output is written only now
     except UserError as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -80,10 +82,20 @@ def errors_without_traceback() -> Iterator[None]:
 
 
 def _exit_if_output_is_closed(*_: object) -> None:
-    """Exit if stdout has no reader; a closed connection also sends SIGPIPE, and is ignored here."""
-    stdout = 1
-    poll = select.poll()
-    poll.register(stdout, 0)  # reports only errors
-    if poll.poll(0):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)  # for what is still buffered
+    if discard_closed_output():
         raise SystemExit(128 + signal.SIGPIPE)
+
+
+def discard_closed_output() -> bool:
+    """Return whether the output lost its reader; what is written to it later is discarded.
+
+    SIGPIPE alone does not say so, because a closed connection sends it as well.
+    """
+    was_closed = False
+    for stream in (1, 2):  # stdout and stderr, which may be the same pipe
+        poll = select.poll()
+        poll.register(stream, 0)  # reports only errors
+        if poll.poll(0):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            was_closed = True
+    return was_closed

@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
     suspect: bool = False  # a note applies, which healthy runs can have too
     collapsed: bool = False  # the outputs or the features
     number: str = ""  # the value that is below its bound
-    kind: str = ""  # the rule whose bound it is, which need not be met yet
+    kind: str = ""  # the rule that `number` belongs to; it may not hold yet
 
     @property
     def healthy(self) -> bool:
@@ -103,17 +103,20 @@ def _most_important(kinds: Sequence[str]) -> Rule:
 
 
 def _judged_epochs(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> str:
-    """Say in how many epochs no rule was met, counted back from the last one."""
+    """Say in how many epochs no rule was met, counted from the last one that met a rule."""
     judged = 0
-    for end in range(len(epochs), 0, -1):
-        now = epochs[end - 1]
-        kinds = rules.kinds_of_collapse(epochs[:end], bounds)
-        if kinds:
-            rule = _most_important(kinds)
-            return (
-                f"no rule of collapse met in the last {judged} judged epochs "
-                f"({rule.kind} until epoch {now.epoch})"
-            )
-        if now.epoch > bounds.warmup and math.isfinite(now.spread):
+    last_collapse = ""
+    is_met: dict[str, bool] = {}  # by kind; an epoch without the rule's value changes nothing
+    for end, now in enumerate(epochs, 1):
+        for rule in rules.RULES:
+            if not math.isnan(rule.value(epochs[:end], bounds)):
+                is_met[rule.kind] = rule.holds(epochs[:end], bounds)
+        met = [kind for kind in is_met if is_met[kind]]
+        if met:
+            judged = 0
+            last_collapse = f"{_most_important(met).kind} until epoch {now.epoch}"
+        elif now.epoch > bounds.warmup and math.isfinite(now.spread):
             judged += 1
+    if last_collapse:
+        return f"no rule of collapse met in the last {judged} judged epochs ({last_collapse})"
     return f"no rule of collapse met in {judged} judged epochs"

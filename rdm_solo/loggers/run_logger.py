@@ -13,7 +13,7 @@ PICTURE = "pictures/spectra"
 
 # What to look at first, under names that sort before all others: TensorBoard and W&B sort by name,
 # and W&B's names start with a letter.
-HEALTH = {
+FIRST_CHARTS = {
     "val/knn_acc1": "a_health/knn",
     "train/loss": "a_health/loss",
     "erank/online": "a_health/rank_online",
@@ -23,7 +23,7 @@ HEALTH = {
 }
 VERDICT = "a_health/verdict"
 # The verdict by the level of a run's :class:`~rdm_solo.collapse.health.Outcome`: 1 alive, 0 too
-# early to say or undecided, -1 a note, which healthy runs can have too, -2 collapsed or destroyed.
+# early to say or undecided, -1 a note or a last value below a bound, -2 collapsed or destroyed.
 VERDICTS = {"good": 1, "": 0, "suspect": -1, "bad": -2}
 
 
@@ -49,11 +49,11 @@ class RunLogger(ABC):
         """
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log scalars, those of :data:`HEALTH` under both names.
+        """Log scalars, those of :data:`FIRST_CHARTS` under both names.
 
         ``epoch`` counts from 0 in Lightning and is logged from 1.
         """
-        metrics = {**metrics, **health_scalars(metrics)}
+        metrics = {**metrics, **first_charts(metrics)}
         if "epoch" in metrics:
             metrics["epoch"] += 1
         super().log_metrics(metrics, step)  # type: ignore[misc]
@@ -73,16 +73,16 @@ class RunLogger(ABC):
         """Upload a result of the run, if ``takes_files``."""
 
     def close(self) -> None:  # noqa: B027
-        """End logging; the run's summary exists, unless the run failed."""
+        """End logging. It is called after ``summary.json`` is written; a failed run has none."""
 
 
-def health_scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scalars of :data:`HEALTH` under their second names.
+def first_charts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scalars of :data:`FIRST_CHARTS` under their second names.
 
-    >>> health_scalars({"val/knn_acc1": 58.5, "val/acc1": 40.6})
+    >>> first_charts({"val/knn_acc1": 58.5, "val/acc1": 40.6})
     {'a_health/knn': 58.5}
     """
-    return {HEALTH[name]: value for name, value in metrics.items() if name in HEALTH}
+    return {FIRST_CHARTS[name]: value for name, value in metrics.items() if name in FIRST_CHARTS}
 
 
 def log10_eigenvalues(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ import wandb
 from rdm_solo.ground.errors import first_line
 from rdm_solo.ground.lightning import pl
 from rdm_solo.loggers import RunInfo
-from rdm_solo.loggers.run_logger import HEALTH, PICTURE, VERDICT, RunLogger, health_scalars
+from rdm_solo.loggers.run_logger import FIRST_CHARTS, PICTURE, VERDICT, RunLogger, first_charts
 from rdm_solo.runs import files, metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY
@@ -42,7 +42,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         options["settings"] = wandb.Settings(
             init_timeout=20.0,  # seconds; W&B's default is 90
             finish_timeout=60.0,  # seconds to wait for uploads when the run ends
-            silent=record["silent"],
+            silent=record.get("silent", False),
         )
         if record["offline"]:
             options["mode"] = "offline"
@@ -67,10 +67,10 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         """Plot what is measured once per epoch over epochs, and keep the best kNN accuracy."""
         run = self.experiment
         run.define_metric("epoch")
-        for name in [*COLUMNS, *HEALTH.values(), VERDICT]:
+        for name in [*COLUMNS, *FIRST_CHARTS.values(), VERDICT]:
             if name != "epoch":
                 run.define_metric(name, step_metric="epoch")
-        run.define_metric(HEALTH[KNN], step_metric="epoch", summary="max,last")
+        run.define_metric(FIRST_CHARTS[KNN], step_metric="epoch", summary="max,last")
 
     @classmethod
     def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
@@ -140,7 +140,7 @@ def run_summary(folder: Path) -> dict[str, Any]:
         return {}
     summary = files.read_object(folder, SUMMARY)
     values = {name: value for name, value in summary["last"].items() if value is not None}
-    values |= health_scalars(values)
+    values |= first_charts(values)
     values["a_health/outcome"] = summary.get("outcome")
     kinds = [f"{warning['kind']} in epoch {warning['epoch']}" for warning in summary["warnings"]]
     values["a_health/warnings"] = ", ".join(kinds)
@@ -149,6 +149,6 @@ def run_summary(folder: Path) -> dict[str, Any]:
         knn = [table.untrained.get(KNN, np.nan), *table.columns.get(KNN, ())]
         if np.isfinite(knn).any():
             measured = np.array(knn)[np.isfinite(knn)]
-            values[HEALTH[KNN]] = {"max": float(measured.max()), "last": float(measured[-1])}
+            values[FIRST_CHARTS[KNN]] = {"max": float(measured.max()), "last": float(measured[-1])}
         values = dict(table.untrained) | values
     return values

@@ -6,7 +6,7 @@ from typing import Any
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import check_installed
-from rdm_solo.loggers.run_logger import HEALTH, VERDICT
+from rdm_solo.loggers.run_logger import FIRST_CHARTS, VERDICT
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
@@ -22,7 +22,9 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces.reports.v2.interface import Config, LinePlot, ScatterPlot, SummaryMetric
 
-    health: list[Any] = [LinePlot(x="epoch", y=[name]) for name in [*HEALTH.values(), VERDICT]]
+    health: list[Any] = [
+        LinePlot(x="epoch", y=[name]) for name in [*FIRST_CHARTS.values(), VERDICT]
+    ]
     over_epochs: list[Any] = []
     for title, group in columns.charts().items():
         names: list[Any] = [column.name for column in group]

@@ -36,9 +36,9 @@ class Best:
 class Sweep:
     """The runs in a sweep's folder, at any depth, or in several folders.
 
-    Runs that differ only in their seeds are one setting; several runs of equal settings and seeds
-    are a setting each, labelled by their folders. As in the report, means, standard
-    deviations and n are over each setting's runs with the most epochs, without those that diverged.
+    Runs that differ only in their seeds are one setting. Runs with equal options and the same seed
+    are listed separately, each with its folder. As in the report, means, standard deviations and n
+    are over each setting's runs with the most epochs, without those that diverged.
     Reading executes nothing from the folders and writes nothing. A run that cannot be read is left
     out and named in ``problems``. Tables are pandas data frames.
 

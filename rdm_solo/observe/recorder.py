@@ -226,7 +226,7 @@ class Recorder:
             return f"Raise {self.options}sample to use more rows."
         if self._left_out_steps:
             return f"Raise {self.options}max_rows to use more rows."
-        return "The epoch has no more outputs: more images or fewer dimensions would help."
+        return "All outputs of the epoch are used: use more images or fewer dimensions."
 
     def _spectra(self, metric: "BranchSpectra") -> "Spectra":
         """Return the epoch's spectra; for methods with a softmax, also the spectrum of the logits.

@@ -46,8 +46,8 @@ RULES = (
     "step's mean. For methods with a softmax, the spread is measured on the logits and the rank on "
     "the last layer's input. A run that meets no rule but whose spread is below "
     f"{MOSTLY_MEAN:g} is undecided: its outputs are mostly their mean. In the warm-up only a "
-    f"{DESTROYED} is judged. Warnings during training use the same rules with the run's own "
-    "bounds.",
+    f"{DESTROYED} is judged; a last value below another bound is too early to judge. Warnings "
+    "during training use the same rules with the run's own bounds.",
     *_KINDS,
     "The best setting has the highest mean over its seeds. Another setting is within one standard "
     "deviation if the two means differ by no more than the larger of the two standard deviations. "

@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from rdm_solo.collapse.health import UNMEASURED, Outcome, level
-from rdm_solo.collapse.rules import COMPLETE, DIMENSIONAL, IN_A_ROW, MIN_GAP, RULE, Bounds
+from rdm_solo.collapse.rules import (
+    COMPLETE,
+    DIMENSIONAL,
+    FEW_FEATURES,
+    IN_A_ROW,
+    MIN_GAP,
+    RULE,
+    Bounds,
+)
 from rdm_solo.ground.errors import join_first
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import curve_of, format_latest, latest, mean_std
@@ -123,7 +131,7 @@ def _outputs_and_features(runs: Sequence[RunFolder]) -> dict[str, str]:
         untrained = before_training(runs, FEATURES)
         if untrained:
             text += f" ({mean_std(untrained, 1)} before training)"
-        numbers["features"] = text
+        numbers[FEW_FEATURES] = text
     _, spreads = latest(runs, "feature/spread")
     if spreads:
         text = f"outputs: spread {mean_std(spreads, 2)} (collapse: below {BOUNDS.spread:g})"
@@ -144,12 +152,12 @@ def remedy(run: RunFolder) -> str:
         return run.failure
     outcome = run.health
     for warning in run.summary.get("warnings", []):
-        if warning["kind"] == outcome.kind:
-            return str(warning.get("advice", ""))
+        if warning["kind"] == outcome.kind and "advice" in warning:  # not in older folders
+            return str(warning["advice"])
     rule = RULE.get(outcome.kind)
     if rule is None:
         return ""
-    if outcome.answer != rule.answer:  # the last epoch alone is below the bound
+    if rule.note and outcome.answer != rule.answer:  # the last epoch alone is below the bound
         return f"Train longer: {IN_A_ROW} low epochs in a row after the warm-up are a collapse."
     return rule.remedy
 

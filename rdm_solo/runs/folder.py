@@ -151,12 +151,12 @@ class RunFolder:
     @property
     def dimensions(self) -> int:
         """The dimension of the outputs that collapse is judged on; 0 if it is unknown."""
-        return int(self.spectra.get("dimensions", np.zeros(1)).max())
+        return int(self.spectra.get("dimensions", np.zeros(1)).max(initial=0))
 
     @property
     def features_dimensions(self) -> int:
         """The dimension of the backbone's features; 0 if they were not measured."""
-        return int(self.spectra.get("features_dimensions", np.zeros(1)).max())
+        return int(self.spectra.get("features_dimensions", np.zeros(1)).max(initial=0))
 
     @cached_property
     def measured_epochs(self) -> list[MeasuredEpoch]:

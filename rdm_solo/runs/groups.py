@@ -198,8 +198,8 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
     """Group runs by setting; options that differ, or a number, are added to equal labels.
 
-    Two runs with the same seed are no seeds of one setting: something that the configs do not
-    record made them differ. Each run of such a setting is its own group, labelled by its folder.
+    Runs with equal options and the same seed are not averaged: they differ in something that the
+    configs do not record. Each run of such a setting is its own group, labelled by its folder.
     """
     datasets = {run.dataset for run in runs}
     by_label: dict[str, dict[str, list[RunFolder]]] = {}

@@ -15,7 +15,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
 from rdm_solo.train import processes
-from rdm_solo.train.stopping import SIGNALS
+from rdm_solo.train.stopping import Stopped
 
 log = logging.getLogger("rdm_solo")
 
@@ -82,6 +82,10 @@ def _lock(
         logging.getLogger().addHandler(handler)
         try:
             yield start
+        except Stopped as stop:
+            if stop.number == signal.SIGINT:  # nobody requeues a run that Ctrl-C stopped
+                ownership.write_owner(folder, epochs=start.epochs, filter_batch=filter_batch)
+            raise
         finally:
             logging.getLogger().removeHandler(handler)
             with contextlib.suppress(OSError):  # the disk may be full
@@ -144,8 +148,6 @@ def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
     """
     owner = ownership.last_owner(folder)
     stalled = int(owner.get("stalled", -1)) + 1 if owner.get("epochs") == epochs else 0
-    if _summary(folder).get("stopped") == SIGNALS[signal.SIGINT]:  # nobody requeues after Ctrl-C
-        stalled = 0
     record = {"epochs": epochs, "filter_batch": filter_batch}
     if stalled >= MAX_STALLED:
         ownership.write_owner(folder, **record)  # resets the count, so the next start is allowed

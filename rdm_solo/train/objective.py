@@ -1,5 +1,6 @@
 """The direction in which a sweeper optimises ``optimized_metric``."""
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ def with_direction(argv: Sequence[str]) -> list[str]:
     better = COLUMNS[metric].better if metric in COLUMNS else ""
     direction = DIRECTIONS.get(better)
     chosen = cfg.hydra.sweeper.direction
-    if not isinstance(chosen, str):  # the sweeper's own default, an enum
+    if isinstance(chosen, enum.Enum):  # the sweeper's own default
         if direction is None:
             hint = "" if metric in COLUMNS else suggest(metric, COLUMNS)
             raise UserError(

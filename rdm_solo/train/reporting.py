@@ -19,6 +19,7 @@ from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.callbacks.logged import RunEnd
 from rdm_solo.collapse.advice import RunSettings, config_warnings
+from rdm_solo.collapse.health import UNMEASURED
 from rdm_solo.collapse.rules import MIN_GAP
 from rdm_solo.data.views import Views
 from rdm_solo.ground.devices import device_name
@@ -167,7 +168,7 @@ def _write(summary: dict[str, Any], folder: Path) -> None:
     summary |= metrics_file.last_values(columns)
     # The run is judged by what its folder holds, as everywhere else.
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    summary["outcome"] = outcome(load(folder))
+    summary["outcome"] = closing_sentence(load(folder))
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
@@ -221,7 +222,7 @@ def _report(summary: Mapping[str, Any], run: RunFolder) -> None:
         log.info(f"figures and tables on one page: rdm-solo report {folder}")
 
 
-def outcome(run: RunFolder) -> str:
+def closing_sentence(run: RunFolder) -> str:
     """Say in one sentence how well kNN classifies, which branch leads, and whether a run is alive.
 
     Without a measured kNN accuracy it is the online classifier's.
@@ -247,6 +248,8 @@ def outcome(run: RunFolder) -> str:
         clauses.append(_leading_branch(gaps))
 
     answer = run.health.answer.removeprefix("alive: ")
+    if answer == UNMEASURED:
+        answer = "collapse not judged, because the outputs were not measured"
     if run.health.number:
         answer += f": {run.health.number}"
     clauses.append(answer)

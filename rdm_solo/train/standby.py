@@ -91,6 +91,8 @@ class Starter:
             later = self.runs - max(self.started, self.at_once)
             if len(self.standbys) < min(later, self.at_once):
                 self.standbys.append(_standby(environment, cwd))
+            while len(self.standbys) > max(later, 0):  # of no use to any run
+                self.standbys.pop(0).end()
         return process
 
     def _send(

@@ -1,4 +1,5 @@
-"""Stop a run on SIGINT (Ctrl-C, exit status 130) or SIGTERM (143), so that it can resume."""
+"""Stop a run so that it can resume: on SIGINT (Ctrl-C, exit status 130), SIGTERM (143), or if its
+output is closed (141)."""
 
 import contextlib
 import logging
@@ -8,12 +9,15 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from rdm_solo.cli.terminal import discard_closed_output
 from rdm_solo.ground.lightning import pl
 from rdm_solo.train.processes import is_rank_zero
 
 log = logging.getLogger("rdm_solo")
 
 SIGNALS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+if hasattr(signal, "SIGPIPE"):  # Windows has none
+    SIGNALS[signal.SIGPIPE] = "closed output"
 
 
 class Stopped(KeyboardInterrupt):
@@ -21,6 +25,7 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(SIGNALS[number])
+        self.number = number
         self.status = 128 + number
 
 
@@ -28,7 +33,7 @@ class StopOnSignal(pl.Callback):
     """Raise KeyboardInterrupt after a signal: before the next step, or at once in a measurement.
 
     A step is finished first, and so is the writing of an epoch's results. Measurements of the
-    untrained network and in validation may take minutes, and an interrupted one leaves no files.
+    untrained network and in validation may take minutes; files are written whole or not at all.
     After a second signal the exception is raised at once.
     """
 
@@ -60,6 +65,8 @@ class StopOnSignal(pl.Callback):
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.process:  # a loader's worker, which inherits this handler
             return
+        if SIGNALS[number] == "closed output" and not discard_closed_output():
+            return  # a connection was closed
         if self.signal is not None:
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt

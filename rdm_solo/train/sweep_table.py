@@ -59,20 +59,28 @@ def table(runs: "Sequence[RunFolder]") -> str:
         counted = group.counted
         texts = [groups.format_latest(counted, name, 2) for name in columns]
         seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
-        return [*texts, groups.mean_std(seconds, 0), health(group.runs)]
+        return [*texts, groups.mean_std(seconds, 0), answers(group.runs)]
 
     headings = [HEADINGS[name] for name in columns]
     return groups.text_table(groups.by_setting(runs), [*headings, "seconds", "health"], cells)
 
 
-def health(runs: "Sequence[RunFolder]") -> str:
-    """Return the answers to "is it alive?" of one setting's runs, and how many runs have each."""
-    counts: Counter[str] = Counter()
+def answers(runs: "Sequence[RunFolder]") -> str:
+    """Count one setting's answers to "is it alive?", and the warnings and notes of its runs."""
+    alive: Counter[str] = Counter()
+    warnings: Counter[str] = Counter()
     for run in runs:
         answer, _, _ = run.health.answer.partition(":")
         if run.diverged is not None:
             answer = "diverged"
-        counts[answer] += 1
-    if len(counts) == 1:
-        return answer
-    return ", ".join(f"{answer} ({count} of {len(runs)})" for answer, count in counts.items())
+        alive[answer] += 1
+        warnings.update(warning["kind"] for warning in run.summary.get("warnings", []))
+    words = [_count(answer, number, runs) for answer, number in alive.items()]
+    text = ", ".join(words)
+    for kind, number in warnings.items():
+        text += f"  ! {_count(kind, number, runs)}"
+    return text
+
+
+def _count(word: str, number: int, runs: "Sequence[RunFolder]") -> str:
+    return word if number == len(runs) else f"{word} ({number} of {len(runs)})"

@@ -58,9 +58,9 @@ def limit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
         rest = images % (cfg.batch_size * processes)
         if rest > images / 10:
             log.info(
-                f"{rest} of {images} images are left over in each epoch, others each time: only "
-                f"full batches of {cfg.batch_size * processes} are used. Lower batch_size to use "
-                "more of them."
+                f"each epoch leaves out {rest} of {images} images, different ones each time: only "
+                f"full batches of {cfg.batch_size * processes} are used; a smaller batch_size "
+                "leaves out fewer"
             )
         return cfg
     check_integer("batch_size, limited by the number of training images,", largest, 2)

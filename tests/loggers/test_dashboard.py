@@ -6,7 +6,7 @@ import pytest
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.loggers import workspace
-from rdm_solo.loggers.run_logger import HEALTH, VERDICT
+from rdm_solo.loggers.run_logger import FIRST_CHARTS, VERDICT
 from rdm_solo.runs.columns import COLUMNS, compared
 
 workspaces = pytest.importorskip("wandb_workspaces.workspaces")
@@ -21,7 +21,7 @@ def view():
 def test_all_charts_are_drawn_over_epochs_and_final_values_against_p(view):
     health, over_epochs, against_p, *_ = view["panelBankConfig"]["sections"]
     names = [panel["config"]["metrics"] for panel in health["panels"]]
-    assert names == [[name] for name in (*HEALTH.values(), VERDICT)]
+    assert names == [[name] for name in (*FIRST_CHARTS.values(), VERDICT)]
     names = set()
     for panel in over_epochs["panels"]:
         assert panel["config"]["xAxis"] == "epoch"

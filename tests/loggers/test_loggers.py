@@ -11,7 +11,7 @@ from support.small_runs import SMALL, CutInEpoch, all_rows, configure, run
 
 from rdm_solo import loggers
 from rdm_solo.loggers import event_files
-from rdm_solo.loggers.run_logger import HEALTH, VERDICT, VERDICTS
+from rdm_solo.loggers.run_logger import FIRST_CHARTS, VERDICT, VERDICTS
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
 
@@ -152,9 +152,9 @@ def test_every_logger_shows_the_health_first(folder, columns, starts):
     scalars = events(folder / "tensorboard")
     names = [name for name in sorted(scalars) if name.startswith("a_health/")]
     assert sorted(scalars)[: len(names)] == names
-    assert set(names) == {*HEALTH.values(), VERDICT}
+    assert set(names) == {*FIRST_CHARTS.values(), VERDICT}
     assert len(names) <= 8
-    for name, alias in HEALTH.items():
+    for name, alias in FIRST_CHARTS.items():
         _, values = zip(*scalars[alias])
         assert values == pytest.approx(columns[name], rel=1e-6)
         assert history(starts, alias) == pytest.approx(columns[name], rel=1e-6)
@@ -165,7 +165,7 @@ def test_every_logger_shows_the_health_first(folder, columns, starts):
 
 def test_wandb_shows_the_outcome_the_best_knn_and_the_page(folder, columns, starts):
     axes = starts[0].x_axes
-    assert {axes[name] for name in (*NAMES, *HEALTH.values(), VERDICT)} == {"epoch"}
+    assert {axes[name] for name in (*NAMES, *FIRST_CHARTS.values(), VERDICT)} == {"epoch"}
     assert "train/loss_step" not in axes
     knn = columns["val/knn_acc1"]
     outcome = json.loads((folder / "summary.json").read_text())["outcome"]

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from support.report_pages import run
 
-from rdm_solo.train.reporting import FINAL_EPOCHS, final_table, outcome
+from rdm_solo.train.reporting import FINAL_EPOCHS, closing_sentence, final_table
 
 UNTRAINED = {"val/knn_acc1": 20.0, "val/knn_pixels": 40.0, "erank/online": 3.0}
 
 
 def test_the_outcome_compares_knn_with_the_untrained_network_and_the_pixels():
     finished = replace(run(val__knn_acc1=[50, 65, 60]), untrained=UNTRAINED)
-    knn, gap, health = outcome(finished).split("; ")
+    knn, gap, health = closing_sentence(finished).split("; ")
     assert knn == "kNN 60.0 % (untrained 20.0 %, raw pixels 40.0 %)"
     assert gap.endswith("every epoch")
     assert finished.health.good
@@ -24,7 +24,7 @@ def test_the_outcome_compares_knn_with_the_untrained_network_and_the_pixels():
     [([1, 1, -1], "in 2 of 3 epochs"), ([0, 0, 0], "equal effective ranks of both branches")],
 )
 def test_the_outcome_counts_the_epochs_in_which_the_target_leads(gap, ending):
-    accuracy, leading, _ = outcome(run(erank__gap=gap)).split("; ")
+    accuracy, leading, _ = closing_sentence(run(erank__gap=gap)).split("; ")
     assert accuracy == "online acc. 80.0 %"  # kNN was not measured
     assert leading.endswith(ending)
 
@@ -32,9 +32,9 @@ def test_the_outcome_counts_the_epochs_in_which_the_target_leads(gap, ending):
 @pytest.mark.parametrize("columns", [{"feature__spread": [0.9, 0.01, 0.01]}, {}])
 def test_the_outcome_of_a_collapse_has_its_number(columns):
     finished = run(**columns)
-    assert ("0.01" in outcome(finished)) == bool(columns)
+    assert ("0.01" in closing_sentence(finished)) == bool(columns)
     diverged = replace(finished, diverged=4)
-    assert outcome(diverged).endswith("diverged in epoch 4")
+    assert closing_sentence(diverged).endswith("diverged in epoch 4")
 
 
 def test_the_final_table_has_the_epochs_that_measured_every_column():

@@ -136,6 +136,19 @@ def wait_for_epoch(number: int, process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"ended before epoch {number}:\n{''.join(lines)}")
 
 
+@pytest.mark.process
+def test_a_run_whose_output_is_closed_stops_between_steps(tmp_path):
+    process = start("rdm_solo.train", *RUN, cwd=tmp_path)
+    wait_for_epoch(2, process)
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141
+    summary = read_summary(tmp_path / "run")
+    assert summary["stopped"] == "closed output"
+    # Every finished epoch is in the table and in the checkpoint.
+    _, content = checkpoints.latest(tmp_path / "run")
+    assert len(rows(tmp_path / "run")) == checkpoints.epochs(content) >= 2
+
+
 # A callback that prints its process's rank at each forward pass of the backbone.
 FORWARD = """
 import os

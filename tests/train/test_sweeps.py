@@ -209,6 +209,18 @@ def test_a_standby_is_used_only_in_its_environment(tmp_path, stand_in):
     assert words.count("start") == words.count("on") == 4
 
 
+def test_a_standby_of_no_use_is_ended(tmp_path, stand_in):
+    """Another share of the devices has started the last run."""
+    stand_in("")
+    with standby.Starter(runs=3, at_once=2) as starter:
+        starter.start(["0"], {"SHARE": "0"}, str(tmp_path)).communicate()
+        (waiting,) = starter.standbys
+        starter.start(["1"], {"SHARE": "1"}, str(tmp_path)).communicate()
+        starter.start(["2"], {"SHARE": "1"}, str(tmp_path)).communicate()
+        assert not starter.standbys
+        assert waiting.process.returncode is not None
+
+
 def test_a_standby_takes_the_options_of_its_run_or_exits(monkeypatch):
     options = ["p=-1", "name=é\n'", "path=\udcff"]
     for sent in (json.dumps(options), ""):
