@@ -71,8 +71,12 @@ class LocalLauncher(Launcher):
 
         numbers = itertools.count(initial_job_idx)
         starter = standby.Starter(runs, at_once=len(shares))
-        with starter, ThreadPoolExecutor(len(shares)) as pool:
-            return list(pool.map(run, numbers, job_overrides))
+        try:
+            with starter, ThreadPoolExecutor(len(shares)) as pool:
+                return list(pool.map(run, numbers, job_overrides))
+        except KeyboardInterrupt:
+            sweep.announce_resume(hydra.sweep.dir)
+            raise
 
 
 def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:

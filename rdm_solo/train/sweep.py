@@ -95,7 +95,7 @@ def start(hydra: Any, metric: str, starter: Starter, variables: Mapping[str, str
             if line.startswith("error: "):
                 reason = line.removeprefix("error: ").strip()
     except KeyboardInterrupt:
-        log.info(f"to resume the sweep: rdm-solo train {shlex.quote(f'resume={hydra.sweep.dir}')}")
+        announce_resume(hydra.sweep.dir)
         raise
     finally:
         status = process.wait()
@@ -105,6 +105,11 @@ def start(hydra: Any, metric: str, starter: Starter, variables: Mapping[str, str
         folder.mkdir(parents=True, exist_ok=True)
         ownership.record_failure(folder, reason or f"exit status {status}")
     return math.nan
+
+
+def announce_resume(folder: str) -> None:
+    """Log the command that resumes a sweep."""
+    log.info(f"to resume the sweep: rdm-solo train {shlex.quote(f'resume={folder}')}")
 
 
 def _arguments(hydra: Any, folder: Path) -> list[str]:

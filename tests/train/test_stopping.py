@@ -231,10 +231,25 @@ def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
 @pytest.mark.process
 def test_a_run_and_the_process_of_the_next_run_end_with_the_sweep(tmp_path):
     process = start("rdm_solo.train", "-m", *RUN, "seed=0,1", cwd=tmp_path)
-    wait_for_epoch(1, process)
+    wait_until(lambda: list(tmp_path.glob("sweep/*/metrics.csv")), 120)
     assert len(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")) == 2
     process.kill()
     wait_until(lambda: not processes_in(tmp_path), 30)
+
+
+@pytest.mark.long
+@pytest.mark.process
+@pytest.mark.parametrize("launcher", ["basic", "local"])
+def test_ctrl_c_ends_a_sweep_which_says_how_to_resume(launcher, tmp_path):
+    options = ["seed=0,1,2", f"launcher={launcher}"]
+    process = start("rdm_solo.train", "-m", *RUN, *options, cwd=tmp_path)
+    wait_until(lambda: list(tmp_path.glob("sweep/*/metrics.csv")), 120)
+    press_ctrl_c(tmp_path)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert output.count("to resume the sweep: rdm-solo train resume=sweep\n") == 1
+    assert len(list(tmp_path.glob("sweep/*/metrics.csv"))) <= 2
+    assert not processes_in(tmp_path)
 
 
 @pytest.mark.long
