@@ -16,7 +16,7 @@ from rdm_solo.report.entry import incomplete
 from rdm_solo.report.judged import ACCURACIES, judge, last
 from rdm_solo.report.verdicts import judge_run, verdicts
 from rdm_solo.runs import scan
-from rdm_solo.runs.columns import LINEAR, check_column, compared
+from rdm_solo.runs.columns import COLUMNS, LINEAR, check_column, compared
 from rdm_solo.runs.groups import Group, started_groups
 
 
@@ -114,14 +114,17 @@ class Sweep:
                 rows.append({"setting": group.label, **vars(verdict)})
         return table(rows)
 
-    def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
-        """Return the setting with the largest (or smallest) mean of a column's last values.
+    def best(self, column: str, smallest: bool | None = None, dataset: str | None = None) -> Best:
+        """Return the setting with the best mean of a column's last values.
 
-        As in the report, a setting is left out if none of its runs is healthy. ``dataset``
-        selects one data set; accuracies on different data sets are not compared.
+        The best is the largest, and for losses the smallest, unless ``smallest`` is passed. As in
+        the report, a setting is left out if none of its runs is healthy. ``dataset`` selects one
+        data set; accuracies on different data sets are not compared.
 
-        >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
+        >>> Sweep("sweeps/lr").best("train/loss")  # doctest: +SKIP
         """
+        if smallest is None:
+            smallest = column in COLUMNS and COLUMNS[column].better == "lower"
         names = {LINEAR.name}
         for run in self._runs:
             names.update(run.metrics)

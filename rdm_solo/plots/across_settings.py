@@ -120,9 +120,9 @@ def _several(all_groups: Groups) -> Groups:
 
 @partial(
     Plot,
-    title="Accuracy, effective rank around the mean and gap of every setting",
-    caption="Last values, with the most accurate setting on top. Crosses are settings whose runs "
-    "all diverged.",
+    title="Last values of every setting",
+    caption="Where an accuracy was measured, the most accurate setting is on top. Crosses are "
+    "settings whose runs all diverged.",
     needs="several settings that do not only differ in p",
     seeds="Large points: mean of {n} seeds. Small points: single seeds.",
     choose=_several,

@@ -21,7 +21,10 @@ def title(settings: Sequence[Setting]) -> str:
     first = settings[0]
     words = [first.label] if len(settings) == 1 else _compared(settings)
     runs = sum(len(setting.judged_runs) for setting in settings)
-    words.append(f"{runs} runs" if runs > 1 else f"seed {first.group.first.seed}")
+    if runs > 1:
+        words.append(f"{runs} runs")
+    elif not first.group.first.watched:  # a loop need not pass its seed
+        words.append(f"seed {first.group.first.seed}")
     epochs = {setting.counted[0].epochs for setting in settings}
     if len(settings) == 1 and not first.finished:
         words.append(first.counted[0].progress)
@@ -186,7 +189,8 @@ def overview(settings: Sequence[Setting]) -> Verdict:
         good = True
     elif all(setting.health.level == "bad" for setting in settings):
         good = False
-    answer = f"no rule of collapse met in {healthy} of {len(settings)} settings"
+    above = len(settings) - len(failing)
+    answer = f"no rule of collapse met in {above} of {len(settings)} settings"
     remedies.pop("", None)
     advice = [f"{join_first(labels)}: {text}" for text, labels in remedies.items()]
     return Verdict(

@@ -1,5 +1,11 @@
 """Run ``rdm-solo train``: train one model, or every run of a sweep."""
 
+import signal
+
+interrupt = signal.getsignal(signal.SIGINT)
+if __name__ == "__main__" and interrupt is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports
+
 import contextlib
 import logging
 import os
@@ -89,4 +95,5 @@ def _train(cfg: Any) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     main()

@@ -210,7 +210,10 @@ def _report(summary: Mapping[str, Any], run: RunFolder) -> None:
     """
     seconds = f"{summary['seconds']:.0f} s"
     if os.environ.get(SWEEP_FOLDER):
-        print(f"{run.folder.name}: {summary['outcome']}; {seconds}", flush=True)
+        line = f"{run.folder.name}: {summary['outcome']}; {seconds}"
+        if summary["stopped"]:
+            line += f"; stopped early ({summary['stopped']})"
+        print(line, flush=True)
     log.info(summary["outcome"])
     if run.epochs:
         log.info(final_table(run))

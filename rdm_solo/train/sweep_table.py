@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # Hydra imports this module even for --help
 
 HEADINGS = {
     "val/knn_acc1": "kNN",
-    "val/acc1": "acc1",
-    "erank/online": "online",
-    "erank/target": "target",
+    "val/acc1": "online acc.",
+    "erank/online": "rank online",
+    "erank/target": "rank target",
     "erank/gap": "gap",
     "feature/spread": "spread",
 }

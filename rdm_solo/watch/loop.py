@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rdm_solo.collapse.rules import RULE, WRONG_WAY, Bounds
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.ground.errors import UserError, suggest
-from rdm_solo.ground.values import check_choice
+from rdm_solo.ground.values import check_choice, check_integer, check_number
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.observe import parts
 from rdm_solo.observe.branches import Observer
@@ -30,6 +30,7 @@ log = logging.getLogger("rdm_solo")
 USER_SCALARS = [c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss"]
 
 BOUNDS = Bounds()
+LIMITS = [field.name for field in fields(Limits)]
 
 ADVICE = (
     "Check the loop first: the target must get no gradient (detach it), the online branch needs "
@@ -117,6 +118,13 @@ class Watch:
         **limits: int,
     ) -> None:
         check_choice("tokens", tokens, ["mean", "rows"])
+        if views is not None:
+            check_integer("views", views, 1)
+        if not isinstance(bounds, Bounds):
+            raise UserError(f"bounds must be Bounds(...), got {bounds!r}.")
+        check_integer("seed", seed)
+        for argument in limits:
+            check_choice("an argument of Watch", argument, LIMITS)
 
         self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
         observer = self._observer(online, target)
@@ -133,7 +141,8 @@ class Watch:
             bounds = replace(bounds, gap_epochs=None)
 
         if name is None:
-            name = "own method" if isinstance(model, Mapping) else parts.class_name(model)
+            is_container = isinstance(model, (Mapping, nn.ModuleDict))
+            name = "own method" if is_container else parts.class_name(model)
         watched: dict[str, Any] = {"tokens": tokens, "views": views, "leads": leads}
         if observer.branches is not None:
             watched |= observer.branches._asdict()
@@ -297,5 +306,7 @@ def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
         if column not in USER_SCALARS:
             allowed = ", ".join(USER_SCALARS)
             raise UserError(f"end_epoch() accepts {allowed}, not {name!r}{suggest(name, columns)}")
+        if column != "train/loss":
+            check_number(column, value, 0, 100)
         by_column[column] = float(value)
     return by_column

@@ -153,6 +153,20 @@ def test_options_that_would_be_ignored_are_refused(tmp_path):
         Watch(tmp_path, SimSiam()).end_epoch(val_ac=1.0)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"view": 2}, "an argument of Watch"),
+        ({"views": "2"}, "views must be an integer"),
+        ({"bounds": {"spread": 0.1}}, "bounds must be Bounds"),
+        ({"seed": "a"}, "seed must be an integer"),
+    ],
+)
+def test_a_wrong_argument_is_refused_when_the_watch_is_created(options, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        Watch(tmp_path, SimSiam(), **options)
+
+
 CONFIG = {"lr": 1e-05, "optimizer": {"name": "lars", "betas": (0.9, 0.95)}, "crop": None}
 
 
