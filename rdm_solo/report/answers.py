@@ -166,7 +166,7 @@ def overview(settings: Sequence[Setting]) -> Verdict:
         if health.good:
             healthy += 1
         elif health.level in ("bad", "suspect"):
-            words = [*health.failing, health.answer]
+            words = health.failing or [health.answer]
             failing.append(f"{setting.label}: {'; '.join(words)}")
             remedies[health.remedy].append(setting.label)
         else:
@@ -271,4 +271,7 @@ def best(question: str, column: Column, settings: Sequence[Setting]) -> Verdict:
     missing = [setting.label for setting in settings if not seeds(setting)]
     if missing:
         sentences.append(f"Not measured: {join_first(missing)}.")
-    return Verdict(question, answer, None, [f"by {column.label}", " ".join(sentences)])
+    metric = f"by {column.label}"
+    if not single:
+        metric += f": {mean_std(seeds(winner), column.digits)} %"
+    return Verdict(question, answer, None, [metric, " ".join(sentences)])

@@ -22,7 +22,6 @@ from rdm_solo.collapse.rules import (
     RULE,
     Bounds,
 )
-from rdm_solo.ground.errors import join_first
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import curve_of, format_latest, latest, mean_std
 
@@ -89,8 +88,7 @@ def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
     any_bad = False
     all_collapsed = True
     counts: Counter[str] = Counter()
-    failing = []
-    remedies: dict[str, None] = {}  # in their order, each once
+    unhealthy = []
     for run, outcome in zip(runs, outcomes):
         any_bad |= outcome.good is False
         all_collapsed &= outcome.collapsed
@@ -98,19 +96,22 @@ def health(runs: Sequence[RunFolder], judged: Sequence[JudgedRun]) -> Verdict:
             counts["diverged"] += 1
         elif not outcome.healthy:
             counts[outcome.answer] += 1
-        if outcome.number and len(runs) > 1:
-            failing.append(f"seed {run.seed}: {outcome.number}")
-        elif outcome.number:
-            failing.append(outcome.number)
         if not outcome.healthy:
-            remedies[remedy(run)] = None
+            unhealthy.append((run, outcome))
+    failing, advice = "", ""
+    if unhealthy:  # the first seed that is bad or, if none is, suspect
+        run, outcome = min(unhealthy, key=lambda pair: pair[1].good is not False)
+        advice = remedy(run)
+        failing = outcome.number
+        if failing and len(runs) > 1:
+            failing = f"seed {run.seed}: {failing}"
     numbers = _outputs_and_features(runs)
     if len(runs) == 1:  # its failing value is not listed twice
         numbers.pop(outcomes[0].kind, None)
     verdict = replace(
         _combine("Is it alive?", outcomes, list(numbers.values())),
-        failing=[join_first(failing)] if failing else [],
-        remedy=" ".join(filter(None, remedies)),
+        failing=[failing] if failing else [],
+        remedy=advice,
     )
     # A single bad seed makes a setting bad; a collapse makes it bad if all seeds collapsed.
     if any_bad or all_collapsed:
