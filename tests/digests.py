@@ -19,15 +19,15 @@ from support.image_files import write_tree
 
 SMALL_FOLDER = "dataset=folder dataset.root=images dataset.image_size=16 dataset.workers=1"
 RUNS = {
-    "target_pow": "method=simsiam filter=target_pow p=-0.5",
-    "byol": "method=byol filter=online_log1p",
-    "swav": "method=swav",
-    "dino": "method=dino trainer.precision=bf16-mixed",
-    "nnsiam": "method=nnsiam filter=both_pow p=-0.3",
+    "target_pow": "dataset=digits method=simsiam filter=target_pow p=-0.5",
+    "byol": "dataset=digits method=byol filter=online_log1p",
+    "swav": "dataset=digits method=swav",
+    "dino": "dataset=digits method=dino trainer.precision=bf16-mixed",
+    "nnsiam": "dataset=digits method=nnsiam filter=both_pow p=-0.3",
     "symsimsiam": "method=symsimsiam dataset=textures",
     "folder": f"method=barlow_twins {SMALL_FOLDER} batch_size=8 backbone.name=small_resnet",
-    "two_processes": "filter=online_pow trainer=ddp trainer.accelerator=cpu trainer.devices=2 "
-    "batch_size=32",
+    "two_processes": "dataset=digits filter=online_pow trainer=ddp trainer.accelerator=cpu "
+    "trainer.devices=2 batch_size=32",
 }
 WATCHED = """
 import torch

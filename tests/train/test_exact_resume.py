@@ -16,6 +16,7 @@ from rdm_solo.runs import spectra_files
 # ambiguous strides, and a resumed run whose weights get other strides sums in another order.
 # Images with three channels would hide that.
 GREY = [
+    "dataset=digits",
     "backbone.kwargs.width=8",
     "batch_size=32",
     "trainer.accelerator=cpu",

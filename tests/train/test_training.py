@@ -37,7 +37,12 @@ def train(parent: Path, name: str, seed: int) -> Table:
 
     torch.set_num_threads(1)
     folder = parent / name / str(seed)
-    options = ["max_epochs=10", "scheduler.warmup_epochs=2", "knn.every_n_epochs=0"]
+    options = [
+        "dataset=digits",
+        "max_epochs=10",
+        "scheduler.warmup_epochs=2",
+        "knn.every_n_epochs=0",
+    ]
     options += ["backbone.kwargs.width=16", "trainer=cpu", "++trainer.check_val_every_n_epoch=10"]
     run(folder, *VARIANTS[name], *options, f"seed={seed}")
     return rows(folder)
