@@ -244,7 +244,7 @@ def nearest_option(key: str, names: Iterable[str]) -> str | None:
     >>> nearest_option("optimizer.learning_rate", names), nearest_option("epochs", names)
     ('optimizer.lr', 'max_epochs')
     """
-    section, _, leaf = key.rpartition(".")
+    section, _, leaf = key.lower().rpartition(".")
     in_section: dict[str, str] = {}
     everywhere: dict[str, str] = {}
     for name in names:

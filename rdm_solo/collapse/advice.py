@@ -51,7 +51,7 @@ def config_warnings(run: RunSettings, filter_batch: int, smallest_crop: float) -
         warnings.append(
             f"A batch of {filter_batch} rows, over all processes, is less than twice the "
             f"{run.output_dim} output dimensions: some directions are nearly empty and the filter "
-            "curve may not be monotone. Raise batch_size, or lower method.kwargs.proj_output_dim."
+            "curve may not be monotone. Lower method.kwargs.proj_output_dim, or raise batch_size."
         )
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
         warnings.append(f"{run.weak_filter} Here crops go down to {smallest_crop:g} of the area.")

@@ -167,6 +167,8 @@ def _labelled(
             )
         parts[part] = _files(path, classes, decoding)
         log.info(f"{len(parts[part])} images of {len(classes)} classes below {path}")
+    if "val" not in parts:
+        log.info("no validation images, so no accuracies")
     return Dataset(name, parts["train"], parts.get("val"), len(classes), *moments)
 
 

@@ -191,6 +191,8 @@ def overview(settings: Sequence[Setting]) -> Verdict:
         good = False
     above = len(settings) - len(failing)
     answer = f"no rule of collapse met in {above} of {len(settings)} settings"
+    if undecided:
+        answer += f", {len(undecided)} of them undecided"
     remedies.pop("", None)
     advice = [f"{join_first(labels)}: {text}" for text, labels in remedies.items()]
     return Verdict(

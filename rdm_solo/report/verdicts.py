@@ -182,7 +182,7 @@ def _leads(run: RunFolder, gaps: np.ndarray, healthy: bool) -> Outcome:
     if share < 0.5:
         return Outcome("in few epochs", good=False)
     if share < 0.95:
-        return Outcome("in most epochs")
+        return Outcome("in most epochs" if share > 0.5 else "in half of the epochs")
     answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
     if filter_causes_gap(run):
         answer += " (caused by the filter)"

@@ -116,9 +116,12 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     if cfg.resume and "max_epochs" in names:
         names.remove("max_epochs")
     if names:
+        longer = ""
+        if "max_epochs" in names:
+            longer = f" To train it longer, pass only resume={folder} max_epochs=N."
         raise ownership.FolderTaken(
             f"{folder} holds a run that differs in {', '.join(names[:3])}: pass another "
-            "hydra.run.dir, or overwrite=true to rename that folder and start over."
+            f"hydra.run.dir, or overwrite=true to rename that folder and start over.{longer}"
         )
     earlier_batch = ownership.last_owner(folder).get("filter_batch")
     if earlier_batch not in (None, filter_batch):

@@ -251,7 +251,9 @@ def closing_sentence(run: RunFolder) -> str:
         clauses.append(_leading_branch(gaps))
 
     answer = run.health.answer.removeprefix("alive: ")
-    if answer == UNMEASURED:
+    if answer == "too early to say":
+        answer = "too early to judge collapse"
+    elif answer == UNMEASURED:
         answer = "collapse not judged, because the outputs were not measured"
     if run.health.number:
         answer += f": {run.health.number}"

@@ -35,6 +35,7 @@ def alive(member) -> Outcome:
         ([1, 1, 1], LAGGING, "yes, in every epoch", None),
         ([1, 1, 1], LEARNED | FALLEN, "yes, in every epoch", None),
         ([1, 1, -1], LEARNED, "in most epochs", None),
+        ([1, -1], LEARNED, "in half of the epochs", None),
         ([1, -1, -1], LEARNED, "in few epochs", False),
         ([-1, -1, -1], {}, "no, the online branch leads", False),
         ([-1, -1, -1], {"p": None, "method": "mocov2plus"}, "no, the online branch leads", None),
@@ -284,7 +285,7 @@ def test_of_several_settings_those_that_are_not_healthy_are_named():
     healthy = seeds(-0.5, [90, 91])
     unmeasured = seeds(-0.3, [90], feature__spread=[np.nan] * 3)
     several = answers.overview(settings(*healthy, *fallen, *unmeasured))
-    assert several.answer == "no rule of collapse met in 2 of 3 settings"
+    assert several.answer == "no rule of collapse met in 2 of 3 settings, 1 of them undecided"
     assert several.level == "suspect"
     assert several.numbers == ["SimSiam, target filter σ^-0.3: not measured"]
     (failing,) = several.failing

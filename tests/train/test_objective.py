@@ -25,7 +25,15 @@ class Sweeper:
     direction: Any = Direction.minimize
 
 
-ConfigStore.instance().store(group="hydra/sweeper", name="optimising", node=Sweeper)
+@pytest.fixture(autouse=True)
+def _registered():
+    """Register the sweeper for one test: Hydra pickles its registry for other launchers."""
+    store = ConfigStore.instance()
+    store.store(group="hydra/sweeper", name="optimising", node=Sweeper)
+    yield
+    del store.repo["hydra"]["sweeper"]["optimising.yaml"]
+
+
 SWEEP = ["-m", "hydra/sweeper=optimising", "seed=1,2"]
 
 
