@@ -70,10 +70,7 @@ class StopOnSignal(pl.Callback):
         if self.signal is not None:
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt
-        self.signal = number
-        when = "now" if self.is_measuring else "after this step"
-        if is_rank_zero():
-            log.info(f"{SIGNALS[number]}: the run stops {when}")
+        self.signal = number  # logged later, because a handler may interrupt a write
         if self.is_measuring:
             raise KeyboardInterrupt
 
@@ -90,7 +87,10 @@ def stoppable(trainer: Any) -> Iterator[None]:
         # Lightning turns a KeyboardInterrupt into SystemExit. If another process stops first, this
         # process fails because the connection is closed.
         if callback.signal or isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise Stopped(callback.signal or signal.SIGINT) from None
+            stop = Stopped(callback.signal or signal.SIGINT)
+            if is_rank_zero():
+                log.info(f"{stop}: the run stops")
+            raise stop from None
         raise
     finally:
         for number, handler in handlers.items():
