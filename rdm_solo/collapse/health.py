@@ -16,6 +16,7 @@ from rdm_solo.collapse.rules import (
 )
 
 UNMEASURED = "not measured"
+TOO_EARLY = "too early to say"
 COLLAPSED = (COMPLETE, DIMENSIONAL, FEW_FEATURES)
 MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant
 
@@ -82,11 +83,11 @@ def health(epochs: Sequence[MeasuredEpoch], bounds: Bounds, diverged: int | None
     low = [rule.kind for rule in rules.RULES if rule.last_is_low(epochs, bounds)]
     if low:
         rule = _most_important(low)
-        answer = f"too early to say: the last epoch is below a bound ({rule.kind})"
+        answer = f"{TOO_EARLY}: the last epoch is below a bound ({rule.kind})"
         number = rule.number_in(epochs, bounds)
         return Outcome(answer, suspect=True, number=number, kind=rule.kind)
     if len(measured) < IN_A_ROW or measured[-IN_A_ROW].epoch <= bounds.warmup:
-        return Outcome("too early to say")
+        return Outcome(TOO_EARLY)
     if not measured[-1].dimensions or not math.isfinite(measured[-1].erank):
         return Outcome("no complete collapse; the rank was not measured")
     spread = measured[-1].spread

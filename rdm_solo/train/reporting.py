@@ -19,7 +19,7 @@ from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.callbacks.logged import RunEnd
 from rdm_solo.collapse.advice import RunSettings, config_warnings
-from rdm_solo.collapse.health import UNMEASURED
+from rdm_solo.collapse.health import TOO_EARLY, UNMEASURED
 from rdm_solo.collapse.rules import MIN_GAP
 from rdm_solo.data.views import Views
 from rdm_solo.ground.devices import device_name
@@ -251,7 +251,7 @@ def closing_sentence(run: RunFolder) -> str:
         clauses.append(_leading_branch(gaps))
 
     answer = run.health.answer.removeprefix("alive: ")
-    if answer == "too early to say":
+    if answer == TOO_EARLY:
         answer = "too early to judge collapse"
     elif answer == UNMEASURED:
         answer = "collapse not judged, because the outputs were not measured"

@@ -29,6 +29,15 @@ def write(folder: Path, p=-0.5, seed=0, epochs=4, knn=50.0, spread=0.9) -> Path:
     return report_pages.write(folder, p, seed, epochs, columns, max_epochs=4)
 
 
+def test_the_best_loss_is_the_lowest(tmp_path):
+    for p, loss in ((-0.5, -0.6), (-0.3, -0.8)):
+        columns = {"train/loss": [loss] * 4, "feature/spread": [0.9] * 4}
+        report_pages.write(tmp_path / str(p), p, 0, 4, columns, max_epochs=4)
+    sweep = rdm_solo.Sweep(tmp_path)
+    assert sweep.best("train/loss").mean == -0.8
+    assert sweep.best("train/loss", smallest=False).mean == -0.6
+
+
 def summarise(folder: Path, **entries: object) -> None:
     (folder / "summary.json").write_text(json.dumps(entries))
 
