@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from rdm_solo.callbacks.knn import Neighbours, unit
+from rdm_solo.observe.neighbours import Neighbours, unit
 
 
 def knn_accuracy(memory: Tensor, labels: Tensor, queries: Tensor, expected: Tensor) -> float:

@@ -5,7 +5,6 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.ground.distributed import gather_objects
 from rdm_solo.ground.errors import printable
 from rdm_solo.ground.lightning import pl
+from rdm_solo.runs.epoch_line import LEGEND, PROGRESS_COLUMNS, epoch_line
 from rdm_solo.runs.files import SKIPPED, write_atomically
 
 log = logging.getLogger("rdm_solo")
@@ -27,9 +27,6 @@ log = logging.getLogger("rdm_solo")
 BAR = "{desc} [{bar:12}] {n_fmt}/{total_fmt}, {remaining} left{speed}"
 BAR_EVERY = 0.5  # seconds between two drawings of the bar
 LINE_EVERY = 120.0  # seconds between two lines of one epoch, where there is no bar
-LEGEND = "erank: effective rank, online < target"
-ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
-PROGRESS_COLUMNS = {"train/loss", "erank/online", "erank/target", *ACCURACIES}
 
 
 class EpochBar(tqdm):  # type: ignore[misc, unused-ignore]
@@ -146,33 +143,6 @@ class Progress(pl.callbacks.ProgressBar):
         self._stack.close()
 
     on_exception = on_train_end
-
-
-def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
-    """Format an epoch's log line from its finite values; epoch 0 is the untrained network.
-
-    >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
-    >>> epoch_line(3, 30, values, 1.4)
-    'epoch 3/30: loss -0.800, erank 4.1 < 6.2, acc 91.0, 1.4 s'
-    """
-    finite = {name: value for name, value in values.items() if math.isfinite(value)}
-    words = []
-    if "train/loss" in finite:
-        words.append(f"loss {finite['train/loss']:.3f}")
-    if "erank/online" in finite and "erank/target" in finite:
-        online = round(finite["erank/online"], 1)
-        target = round(finite["erank/target"], 1)
-        sign = "="
-        if online != target:
-            sign = "<" if online < target else ">"
-        words.append(f"erank {online:.1f} {sign} {target:.1f}")
-    for name, word in ACCURACIES.items():
-        if name in finite:
-            words.append(f"{word} {finite[name]:.1f}")
-    if epoch == 0:
-        return f"before training: {', '.join(words)}"
-    words.append(f"{seconds:.1f} s")
-    return f"epoch {epoch}/{epochs}: {', '.join(words)}"
 
 
 class SkippedImages(pl.Callback):

@@ -7,8 +7,9 @@ import torch
 from support.small_runs import SMALL, all_rows, configure, run
 
 from rdm_solo import data
-from rdm_solo.callbacks.knn import Neighbours, WeightedKNN, unit
+from rdm_solo.callbacks.knn import WeightedKNN
 from rdm_solo.cli.instantiation import instantiate
+from rdm_solo.observe.neighbours import Neighbours, unit
 
 CLASSES = 5
 

@@ -13,7 +13,8 @@ import termios
 from support.small_runs import SMALL, run, run_until
 
 from rdm_solo.callbacks import epoch_reports
-from rdm_solo.callbacks.epoch_reports import EpochBar, epoch_line
+from rdm_solo.callbacks.epoch_reports import EpochBar
+from rdm_solo.runs.epoch_line import epoch_line
 
 
 def test_a_line_of_the_log_leaves_out_what_was_not_measured():
