@@ -52,6 +52,7 @@ class LossRecord:
         loss = torch.as_tensor(loss).detach()
         dtype = torch.double if has_float64(loss.device) else torch.float
         self._unread.append(loss.to(dtype).mean())
+        self.count += 1
         if len(self._unread) == BLOCK:
             self.read()
 
@@ -59,13 +60,13 @@ class LossRecord:
         """Read the losses that are still on the device."""
         if not self._unread:
             return
-        for loss in torch.stack(self._unread).tolist():
+        first = self.count - len(self._unread) + 1
+        for step, loss in enumerate(torch.stack(self._unread).tolist(), first):
             self.total += loss
-            self.count += 1
-            self._find_jump(loss)
+            self._find_jump(step, loss)
         self._unread.clear()
 
-    def _find_jump(self, loss: float) -> None:
+    def _find_jump(self, step: int, loss: float) -> None:
         if len(self._window) == WINDOW:
             highest = max(self._window)
             span = highest - min(self._window)
@@ -73,6 +74,6 @@ class LossRecord:
             is_rounding = loss - highest <= 1e-4 * abs(highest)
             if loss > highest + 2 * span and not is_rounding:
                 median = statistics.median(self._window)
-                self.jumps.append(Jump(self.count, median, loss))
+                self.jumps.append(Jump(step, median, loss))
         if math.isfinite(loss):
             self._window.append(loss)

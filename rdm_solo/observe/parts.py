@@ -112,6 +112,25 @@ def backbone_name(module: nn.Module) -> str | None:
     return _first_name(module, "online encoder")
 
 
+def prototypes(module: nn.Module, branches: Branches | None) -> int | None:
+    """Return the number of outputs over which a student's loss takes a softmax, as in DINO.
+
+    The student has a teacher and no predictor, and its last layer has more outputs than inputs.
+
+    >>> heads = {name: nn.Linear(8, 64) for name in ("student_head", "teacher_head")}
+    >>> model = nn.ModuleDict(heads)
+    >>> prototypes(model, find(model))
+    64
+    """
+    if branches is None or branches.predictor or branches.target is None:
+        return None
+    head = require_part(module, "online", branches.online)
+    layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
+    if not layers or layers[-1].out_features <= layers[-1].in_features:
+        return None
+    return layers[-1].out_features
+
+
 def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
     """Return the branches with these names; raise UserError if a part is missing.
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:  # torchmetrics takes seconds to load
 
 log = logging.getLogger("rdm_solo")
 
+# Fewer rows vary little around their own mean, whatever the network does.
+MIN_ROWS = 8
+JUDGED = ("feature/spread", "erank/centred")  # around the mean of each step
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -79,6 +83,7 @@ class Recorder:
         self.options = options
         self.was_measured = False  # whether this process has recorded a step in any epoch
         self.device = torch.device("cpu")  # of the recorded outputs
+        self.latest: Outputs | None = None  # of the last recorded step
         self._metric: BranchSpectra | None = None
         self._hidden: StepCorrelation | None = None
         self._features: FeatureSpectra | None = None
@@ -127,6 +132,7 @@ class Recorder:
         outputs = self._synchronised(outputs)
         if outputs is not None:
             self.recorded_steps += 1
+            self.latest = outputs
             self._add(outputs)
 
     def _synchronised(self, outputs: Outputs | None) -> Outputs | None:
@@ -188,10 +194,13 @@ class Recorder:
             self._features = FeatureSpectra(dim).to(views[0].device)
         self._features.update(views)
 
-    def end_epoch(self, epoch: int, loss: float | None = None) -> EpochRow:
+    def end_epoch(
+        self, epoch: int, loss: float | None = None, classes: int | None = None
+    ) -> EpochRow:
         """Return the epoch's row on every process; it is empty if no finite output was recorded.
 
-        ``loss`` is that of a method with a softmax, which the rules compare with ln K.
+        ``loss`` is compared with ln K if the method has a softmax over K outputs. ``classes`` is K
+        if the observer does not know of the softmax.
         """
         row = EpochRow(epoch, {})
         if self._metric is None or not self._metric.update_called:
@@ -210,9 +219,18 @@ class Recorder:
                 row.spectra.scalars |= self._features.compute()
                 row.spectra.features_dimensions = self._features.total.numel()
             row.scalars = dict(row.spectra.scalars)
-            k = self._metric.dim
-            if loss is not None and row.spectra.lam_logits is not None and k > 1:
-                row.scalars["train/loss_share"] = loss / math.log(k)
+            if row.spectra.lam_logits is not None:
+                classes = self._metric.dim
+            if loss is not None and classes is not None and classes > 1:
+                row.scalars["train/loss_share"] = loss / math.log(classes)
+            if self._rows < MIN_ROWS:
+                for name in JUDGED:
+                    row.scalars.pop(name, None)
+                self._warn(
+                    f"a step has only {self._rows} rows, so collapse of the outputs is not judged. "
+                    "Use larger batches, or tokens='rows' if the outputs are tokens.",
+                    "few rows",
+                )
             if row.spectra.warning:
                 self._warn(f"{row.spectra.warning} {self._rows_advice(row.spectra)}", "rows")
         for metric in (self._metric, self._hidden, self._features):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-LEGEND = "erank: effective rank, online < target; features: effective rank of the backbone's"
+LEGEND = "erank: effective rank, online < target; features: that of the backbone's features"
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
 PROGRESS_COLUMNS = {"train/loss", "erank/online", "erank/target", *ACCURACIES}
 

@@ -15,9 +15,10 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     """Watch the module that the Trainer fits; the options are those of :class:`Watch`.
 
     Scalars are logged through the module to the Trainer's loggers. ``stop=True`` stops the run at
-    the first collapse, even if it is only a note. A run that resumes from a checkpoint also resumes
-    its folder; in a new folder, rows start at the Trainer's epoch. Logged values of val/acc1 and
-    val/knn_acc1, and of train/loss if training_step returns no loss, are added to ``metrics.csv``.
+    the first collapse or mistake in the loop, even if it is only a note. A run that resumes from a
+    checkpoint also resumes its folder; in a new folder, rows start at the Trainer's epoch. Logged
+    values of val/acc1 and val/knn_acc1, and of train/loss if training_step returns no loss, are
+    added to ``metrics.csv``.
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
@@ -61,6 +62,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if loss is not None and pl_module.automatic_optimization:
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
         self.watch.step(loss, outputs)
+        self._stop_trainer(trainer, self.watch)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = True
@@ -69,16 +71,17 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         watch = self.watch
         if watch is None:
             return
-        earlier_kinds = watch.collapsed
         scalars = self._logged_scalars(trainer, watch)
         row = watch.end_epoch(scalars)
         for name, value in row.items():
             if name not in USER_SCALARS:
                 pl_module.log(name, value, sync_dist=True)
-        new_kinds = watch.collapsed[len(earlier_kinds) :]
-        if self.stop and new_kinds and not trainer.should_stop:
+        self._stop_trainer(trainer, watch)
+
+    def _stop_trainer(self, trainer: Any, watch: Watch) -> None:
+        if self.stop and watch.stop_reason and not trainer.should_stop:
             trainer.should_stop = True
-            watch.folder.stopped = f"stop=True: {new_kinds[0]}"
+            watch.folder.stopped = f"stop=True: {watch.stop_reason}"
 
     def _logged_scalars(self, trainer: Any, watch: Watch) -> dict[str, float]:
         """Return the accuracies and the loss that the module logged in this epoch."""
@@ -87,7 +90,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             # callback_metrics also contains values from the validation of earlier epochs.
             is_stale = name.startswith("val/") and not self._validated
             # A logged loss may be the last step's, not the epoch's mean.
-            is_known = name == "train/loss" and watch.loss_count > 0
+            is_known = name == "train/loss" and watch.losses.count > 0
             value = trainer.callback_metrics.get(name)
             if value is not None and not is_stale and not is_known:
                 scalars[name] = float(value)

@@ -2,26 +2,30 @@
 
 import logging
 import math
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rdm_solo.collapse.alarm import Alarm
+from rdm_solo.collapse.health import health
 from rdm_solo.collapse.rules import RULE, WRONG_WAY, Bounds
-from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.ground.values import check_choice, check_integer, check_number
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.observe import parts
 from rdm_solo.observe.branches import Observer
+from rdm_solo.observe.loop_checks import CHECKED_STEPS, Finding, LoopChecks
+from rdm_solo.observe.loss_record import LossRecord
 from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
-from rdm_solo.observe.recorder import Limits, Recorder
+from rdm_solo.observe.recorder import EpochRow, Limits, Recorder
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
+from rdm_solo.runs.epoch_line import epoch_line
 from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
@@ -29,6 +33,7 @@ log = logging.getLogger("rdm_solo")
 # The columns that the user can pass to end_epoch; all others are measured.
 USER_SCALARS = [c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss"]
 
+KNN = "val/knn_acc1"
 BOUNDS = Bounds()
 LIMITS = [field.name for field in fields(Limits)]
 
@@ -39,12 +44,17 @@ ADVICE = (
 )
 
 
+class Collapsed(RuntimeError):
+    """Raised by a watch with ``stop=True`` when it reports a collapse or a mistake in the loop."""
+
+
 class Watch:
     """Measure both branches' spectra in each epoch, warn about collapse, and write a folder for
     ``rdm-solo report``.
 
     Forward hooks record the branches' outputs in training. There is no additional forward pass and
-    no random number is drawn. Under ``torch.distributed``, all processes must make the same steps.
+    no random number is drawn. In the first ten steps the loop itself is checked for mistakes, such
+    as a missing stop-gradient. Under ``torch.distributed``, all processes must make the same steps.
     Their moments are summed, and rank 0 writes.
 
     Args:
@@ -61,6 +71,22 @@ class Watch:
         tokens: ``"mean"`` averages outputs ``(N, T, k)`` over tokens; ``"rows"`` makes each token
             a row.
         normalize: whether to scale rows to unit length; pass False for outputs of a softmax.
+        labelled: ``(train, val)`` images with labels, each a loader or a pair of tensors. A kNN
+            classifier on the backbone's features measures ``val/knn_acc1``, also before training.
+        held_out: a loader of images that are not trained on. The spectra of their features become
+            the columns ``*/held_out``.
+        every_n_epochs: how often labelled and held-out images are measured.
+        classes: number K of outputs of a softmax in the loss, to report a loss that is stuck at
+            ln K. By default it is that of a student's last layer if this has more outputs than
+            inputs, as in DINO.
+        on_best: a function called on all processes with the epoch and its kNN accuracy, if this is
+            the highest so far.
+        stop: whether to raise :class:`Collapsed` at the first warning or note, except for a
+            negative gap and for jumps of the loss.
+        dump: whether to save the last measured step's outputs to ``outputs/`` in the folder when
+            ``stop`` would stop.
+        checks: whether to check the loop in the first steps.
+        quiet: whether to log only warnings and notes, and no line for each epoch.
         name: the method's name in the report; by default the model's class.
         log: a function called on rank 0 with each epoch's scalars and number.
         resume: True to resume after the folder's last epoch, a number to resume after that epoch;
@@ -83,6 +109,7 @@ class Watch:
             ``max_features_dim``, the fields of :class:`~rdm_solo.observe.recorder.Limits`.
 
     >>> import tempfile
+    >>> import torch
     >>> model = nn.ModuleDict({"projector": nn.Linear(4, 3), "predictor": nn.Linear(3, 3)})
     >>> with tempfile.TemporaryDirectory() as folder, Watch(f"{folder}/mine", model) as watch:
     ...     for step in range(3):
@@ -104,6 +131,15 @@ class Watch:
         views: int | None = None,
         tokens: str = "mean",
         normalize: bool = True,
+        labelled: tuple[Any, Any] | None = None,
+        held_out: Any = None,
+        every_n_epochs: int = 1,
+        classes: int | None = None,
+        on_best: Callable[[int, float], object] | None = None,
+        stop: bool = False,
+        dump: bool = False,
+        checks: bool = True,
+        quiet: bool = False,
         name: str | None = None,
         log: Callable[[dict[str, float], int], object] | None = None,
         resume: bool | int = False,
@@ -117,14 +153,25 @@ class Watch:
         config: Mapping[str, Any] | None = None,
         **limits: int,
     ) -> None:
+        if not isinstance(model, (nn.Module, Mapping)):
+            received = type(model).__name__
+            raise UserError(f"Watch(folder, model) needs a module or a mapping, got {received}.")
         check_choice("tokens", tokens, ["mean", "rows"])
-        if views is not None:
-            check_integer("views", views, 1)
+        counts = {
+            "views": views,
+            "classes": classes,
+            "steps_per_epoch": steps_per_epoch,
+            "every_n_epochs": every_n_epochs,
+        }
+        for option, count in counts.items():
+            if count is not None:
+                check_integer(option, count, 1)
         if not isinstance(bounds, Bounds):
             raise UserError(f"bounds must be Bounds(...), got {bounds!r}.")
         check_integer("seed", seed)
-        for argument in limits:
+        for argument, limit in limits.items():
             check_choice("an argument of Watch", argument, LIMITS)
+            check_integer(argument, limit, 0 if argument == "max_features_dim" else 1)
 
         self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
         observer = self._observer(online, target)
@@ -132,6 +179,7 @@ class Watch:
         observer.tokens = tokens
         observer.normalize &= normalize
         self.recorder = Recorder(observer, Limits(**limits), views, options="")
+        self.classes = classes or parts.prototypes(self.module, observer.branches)
 
         if leads is None:
             leads = self._leads()
@@ -167,10 +215,24 @@ class Watch:
             self.folder.warnings,
         )
         self.log = log
+        self.epochs = epochs
         self.steps_per_epoch = steps_per_epoch
+        self.on_best = on_best
+        self.stop = stop
+        self.dump = dump
+        self.quiet = quiet
+        self.stop_reason: str | None = None  # the first collapse or mistake since this start
+        self.findings: list[Finding] = []  # mistakes in the loop
+        self.losses = LossRecord()
+        self._steps = 0  # of this epoch
+        self._total_steps = 0  # since this start
         self._steps_before = math.inf  # number of steps in the previous epoch
-        self._begin_epoch()
+        show_log()
         self._log_parts(name, backbone)
+        self._checks: LoopChecks | None = None
+        if checks and observer.branches is not None:
+            self._checks = LoopChecks(self.module, observer.branches, views)
+        self._begin_epoch()
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
@@ -183,7 +245,7 @@ class Watch:
         return ModuleObserver(self.module, branches)
 
     def _log_parts(self, name: str, backbone: str | None) -> None:
-        """Log which parts are watched, at a level that is shown without configuring logging."""
+        """Log which parts are watched."""
         if rank():
             return
         backbone = backbone or parts.backbone_name(self.module)
@@ -207,9 +269,9 @@ class Watch:
         return not isinstance(observer, ReturnedOutputs)
 
     def _begin_epoch(self) -> None:
-        self._loss: Any = 0.0  # the sum of this epoch's losses
-        self.loss_count = 0
+        self._started = time.monotonic()
         self._steps = 0
+        self.losses.begin_epoch()
         self.recorder.begin_epoch()
         self.recorder.before_step(0, math.inf)
 
@@ -220,7 +282,7 @@ class Watch:
         This includes kinds that are only notes in the log, but not a negative gap.
         """
         kinds = [warning["kind"] for warning in self.alarm.warnings]
-        return [kind for kind in kinds if kind != WRONG_WAY]
+        return [kind for kind in kinds if kind in RULE and kind != WRONG_WAY]
 
     def step(self, loss: Tensor | float | None = None, step_output: Any = None) -> None:
         """Record a training step. Call this after forward and backward, with the loss.
@@ -228,13 +290,41 @@ class Watch:
         :class:`WatchCallback` passes what ``training_step`` returned as ``step_output``.
         """
         if loss is not None:
-            loss = torch.as_tensor(loss).detach()
-            dtype = torch.double if has_float64(loss.device) else torch.float
-            self._loss = self._loss + loss.to(dtype).mean()  # stays on the device
-            self.loss_count += 1
+            self.losses.add(loss)
         self.recorder.after_step(step_output)
         self._steps += 1
+        self._total_steps += 1
+        if self._checks is not None:
+            self._check_loop(self._checks)
         self.recorder.before_step(self._steps, self.steps_per_epoch or self._steps_before)
+
+    def _check_loop(self, checks: LoopChecks) -> None:
+        """Report mistakes in the loop that this step shows; rank 0 decides for all processes."""
+        findings = broadcast_object(checks.after_step())
+        self.findings += findings
+        for finding in findings:
+            self._report(finding.check, f"step {self._total_steps}: {finding.text}")
+        if self._total_steps >= CHECKED_STEPS:
+            self._checks = None
+        if findings:
+            self._react(findings[0].check)
+
+    def _report(self, kind: str, text: str) -> None:
+        """Log a warning that belongs to no rule of collapse, and keep it for the report."""
+        self.alarm.warnings.append({"kind": kind, "epoch": self.epoch, "text": text})
+        self.folder.warnings = self.alarm.warnings
+        if rank() == 0:
+            log.warning(f"warning: {text}")
+
+    def _react(self, reason: str) -> None:
+        """Save the outputs and stop, as far as the user asked for it."""
+        self.stop_reason = self.stop_reason or reason
+        outputs = self.recorder.latest
+        if self.dump and outputs is not None:
+            self.folder.write_outputs(self.epoch, outputs)
+        if self.stop:
+            self.folder.stopped = f"stop=True: {reason}"
+            raise Collapsed(f"{reason} in epoch {self.epoch}, and Watch was created with stop=True")
 
     def end_epoch(
         self, scalars: Mapping[str, float] | None = None, /, **keywords: float
@@ -251,11 +341,10 @@ class Watch:
             )
         user_scalars = _user_scalars({**(scalars or {}), **keywords})
         user_scalars = broadcast_object(user_scalars)
-        row = self.recorder.end_epoch(self.epoch)
-        loss_and_count = float(self._loss), self.loss_count
-        losses, counts = zip(*gather_objects(loss_and_count))
-        if any(counts):
-            row.scalars["train/loss"] = sum(losses) / sum(counts)
+        loss = user_scalars.get("train/loss", self._mean_loss())
+        row = self.recorder.end_epoch(self.epoch, loss, self.classes)
+        if loss is not None:
+            row.scalars["train/loss"] = loss
         row.scalars |= user_scalars
         # A step without targets, as before k-means of DeepCluster v2, is no mistake at first.
         should_measure = self.recorder.was_measured or self._steps == 0
@@ -264,16 +353,61 @@ class Watch:
                 f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
                 "training step. After replacing a part, create a new watch with resume=True."
             )
-        self.alarm.update(row.measured())
+        self._report_jumps()
+        is_best = self._is_best(row)
+        kinds = [kind for kind in self.alarm.update(row.measured()) if kind != WRONG_WAY]
         self.folder.warnings = self.alarm.warnings
         self.folder.write(row)
         self.folder.summarize(self.recorder.device)
+        self._log_line(row, is_best)
+        if kinds:
+            self._react(kinds[0])
         self._steps_before = self._steps or self._steps_before
         self.epoch += 1
         self._begin_epoch()
-        if self.log is not None and rank() == 0:  # last, because the user's function may fail
+        # Last, because the user's functions may fail.
+        if is_best and self.on_best is not None:
+            self.on_best(row.epoch, row.scalars[KNN])
+        if self.log is not None and rank() == 0:
             self.log(row.scalars, row.epoch)
         return row.scalars
+
+    def _mean_loss(self) -> float | None:
+        """Return the mean loss of all processes' steps, or None if no loss was passed."""
+        self.losses.read()
+        total_and_count = self.losses.total, self.losses.count
+        totals, counts = zip(*gather_objects(total_and_count))
+        if not any(counts):
+            return None
+        return float(sum(totals) / sum(counts))
+
+    def _report_jumps(self) -> None:
+        """Report the epoch's first jump of the loss, as rank 0 saw it."""
+        jumps = broadcast_object(self.losses.jumps)
+        if not jumps:
+            return
+        first = jumps[0]
+        others = f" and in {len(jumps) - 1} other steps" if len(jumps) > 1 else ""
+        self._report(
+            "loss jump",
+            f"the loss jumped in step {first.step} of epoch {self.epoch}{others}: from "
+            f"{first.median:.4g} (median of the steps before) to {first.loss:.4g}. Look at the "
+            "images of that step, clip the gradient, or lower the learning rate.",
+        )
+
+    def _is_best(self, row: EpochRow) -> bool:
+        """Return whether the epoch has the highest kNN accuracy so far."""
+        earlier = [epoch.knn for epoch in self.alarm.epochs if epoch.epoch]
+        best = max(filter(math.isfinite, earlier), default=-math.inf)
+        return row.scalars.get(KNN, -math.inf) > best
+
+    def _log_line(self, row: EpochRow, is_best: bool) -> None:
+        if self.quiet or rank():
+            return
+        outcome = health(self.alarm.epochs, self.alarm.bounds)
+        verdict = outcome.answer.partition(":")[0]
+        seconds = time.monotonic() - self._started
+        log.info(epoch_line(row.epoch, self.epochs, row.scalars, seconds, verdict, is_best))
 
     def close(self, error: BaseException | None = None) -> None:
         """Remove the hooks and release the folder, which the end of the program also releases.
@@ -282,6 +416,10 @@ class Watch:
         unless it has all its epochs.
         """
         self.recorder.observer.detach()
+        if self._checks is not None:
+            self._checks.detach()
+        if isinstance(error, Collapsed):
+            error = None
         if error is None:
             self.folder.summarize(self.recorder.device, ended=True)
         self.folder.close(error)
@@ -291,6 +429,22 @@ class Watch:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.close(error)
+
+
+class TerminalHandler(logging.Handler):
+    """Print messages to stderr while the program has configured no logging of its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            print(self.format(record), file=sys.stderr)
+
+
+def show_log() -> None:
+    """Make the lines of a watch visible in a plain script; Python shows only warnings."""
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    if not any(isinstance(handler, TerminalHandler) for handler in log.handlers):
+        log.addHandler(TerminalHandler())
 
 
 def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
@@ -308,5 +462,7 @@ def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
             raise UserError(f"end_epoch() accepts {allowed}, not {name!r}{suggest(name, columns)}")
         if column != "train/loss":
             check_number(column, value, 0, 100)
+            if 0 < value < 1 and rank() == 0:
+                log.warning(f"warning: {column}={value:g}: accuracies are in per cent, up to 100")
         by_column[column] = float(value)
     return by_column

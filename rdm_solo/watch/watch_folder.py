@@ -17,9 +17,18 @@ from rdm_solo.collapse.rules import MeasuredEpoch
 from rdm_solo.ground.devices import device_name
 from rdm_solo.ground.distributed import broadcast_object, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
+from rdm_solo.observe.outputs import Outputs
 from rdm_solo.observe.recorder import EpochRow
 from rdm_solo.runs import files, metrics_file, ownership, spectra_files
-from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_atomically, writing
+from rdm_solo.runs.files import (
+    CONFIG,
+    FAILED,
+    METRICS,
+    OUTPUTS,
+    SUMMARY,
+    write_atomically,
+    writing,
+)
 from rdm_solo.runs.versions import versions
 
 
@@ -109,6 +118,18 @@ class WatchFolder:
         if row.spectra is not None:
             spectra_files.write(self.folder, row.epoch, row.arrays())
         metrics_file.write(self.folder, self.rows)
+
+    def write_outputs(self, epoch: int, outputs: Outputs) -> None:
+        """Save a step's outputs as ``outputs/epoch_0001.pt``, a dict of tensors."""
+        if rank():
+            return
+        tensors = {}
+        for name, value in outputs._asdict().items():
+            if isinstance(value, torch.Tensor):
+                tensors[name] = value.cpu()
+        path = self.folder / OUTPUTS / f"epoch_{epoch:04d}.pt"
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, lambda file: torch.save(tensors, file))
 
     def summarize(self, device: torch.device, ended: bool = False) -> None:
         """Write ``summary.json`` for the epochs so far.

@@ -25,7 +25,8 @@ def test_a_line_of_the_log_leaves_out_what_was_not_measured():
 def test_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "rdm_solo"):
         run(tmp_path, *SMALL, "trainer.enable_progress_bar=true")
-    values = r"loss -?\d\.\d+, erank \d+\.\d < \d+\.\d, kNN \d+\.\d, acc \d+\.\d, \d+\.\d s"
+    ranks = r"erank \d+\.\d < \d+\.\d, features \d+\.\d"
+    values = rf"loss -?\d\.\d+, {ranks}, kNN \d+\.\d, acc \d+\.\d, \d+\.\d s"
     epochs = re.findall(rf"epoch (\d)/2: {values}\n", caplog.text)
     assert epochs == ["1", "2"]
 

@@ -89,18 +89,18 @@ def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing,
 @pytest.mark.parametrize(
     ("limits", "option"),
     [
-        (Limits(), None),  # 8 steps of 4 rows are all rows of the epoch
-        (Limits(max_rows=16), "max_rows"),
-        (Limits(max_dim=8, sample=16), "sample"),
-        (Limits(max_dim=8, sample=64), None),
-        (Limits(max_dim=8, sample=64, max_rows=16), "max_rows"),
+        (Limits(), None),  # 8 steps of 8 rows are all rows of the epoch
+        (Limits(max_rows=32), "max_rows"),
+        (Limits(max_dim=8, sample=32), "sample"),
+        (Limits(max_dim=8, sample=128), None),
+        (Limits(max_dim=8, sample=128, max_rows=32), "max_rows"),
     ],
 )
 def test_a_warning_about_few_rows_names_the_option_that_limits_them(limits, option, caplog):
     observer = GivenOutputs(nn.Identity())
     recorder = Recorder(observer, limits)
     for step in range(STEPS):
-        z = features("1/i", 4, 40, seed=step)
+        z = features("1/i", 8, 80, seed=step)
         observer.given = Outputs(z, z, None, z)
         recorder.before_step(step, STEPS)
         recorder.after_step()
@@ -108,3 +108,20 @@ def test_a_warning_about_few_rows_names_the_option_that_limits_them(limits, opti
     (record,) = caplog.records
     for name in ("max_rows", "sample"):
         assert (f"diagnostics.{name} " in record.message) is (name == option)
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_steps_of_few_rows_do_not_judge_a_collapse(rows, caplog):
+    """Few rows vary little around their own mean: two rows have half of the true variance."""
+    observer = GivenOutputs(nn.Identity())
+    recorder = Recorder(observer, Limits())
+    for step in range(STEPS):
+        z = features("1/i", rows, 4, seed=step)
+        observer.given = Outputs(z, z, None, z)
+        recorder.before_step(step, STEPS)
+        recorder.after_step()
+    row = recorder.end_epoch(1)
+    is_judged = rows == 8
+    assert ("feature/spread" in row.scalars) is is_judged
+    assert ("erank/centred" in row.scalars) is is_judged
+    assert len(caplog.records) == int(not is_judged)

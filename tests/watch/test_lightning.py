@@ -241,7 +241,7 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     first, _, row = rows(tmp_path / "watch")
     assert (first.keys() == {"epoch", "train/loss"}) is (method == "deepclusterv2")
     expected = diagnostics.latest.scalars
-    assert row.keys() - expected.keys() <= {"epoch", *USER_SCALARS}
+    assert row.keys() - expected.keys() <= {"epoch", "train/loss_share", *USER_SCALARS}
     assert row == row | expected
     with Watch(tmp_path / "watch", SimSiam(), resume=True) as resumed:
         assert repr(resumed.alarm.epochs[-1]) == repr(watch.watch.alarm.epochs[-1])
