@@ -67,13 +67,15 @@ class LossRecord:
         self._unread.clear()
 
     def _find_jump(self, step: int, loss: float) -> None:
+        limit = math.inf
         if len(self._window) == WINDOW:
             highest = max(self._window)
             span = highest - min(self._window)
             # Equal losses, as after a collapse, differ by rounding only.
-            is_rounding = loss - highest <= 1e-4 * abs(highest)
-            if loss > highest + 2 * span and not is_rounding:
+            limit = highest + max(2 * span, 1e-4 * abs(highest))
+            if loss > limit:
                 median = statistics.median(self._window)
                 self.jumps.append(Jump(step, median, loss))
         if math.isfinite(loss):
-            self._window.append(loss)
+            # A jump must not hide the next one, and a lasting higher level must become normal.
+            self._window.append(min(loss, limit))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rdm_solo import import_on_first_use
 from rdm_solo.collapse.rules import Bounds
-from rdm_solo.watch.loop import Watch
+from rdm_solo.watch.loop import Collapsed, Watch
 
 if TYPE_CHECKING:
     from rdm_solo.watch.callback import WatchCallback
 
-__all__ = ["Bounds", "Watch", "WatchCallback"]
+__all__ = ["Bounds", "Collapsed", "Watch", "WatchCallback"]
 
 
 # A plain loop needs no Lightning.

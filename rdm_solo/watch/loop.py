@@ -20,7 +20,7 @@ from rdm_solo.ground.values import check_choice, check_integer, check_number
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.observe import parts
 from rdm_solo.observe.branches import Observer
-from rdm_solo.observe.loop_checks import CHECKED_STEPS, Finding, LoopChecks
+from rdm_solo.observe.loop_checks import Finding, LoopChecks
 from rdm_solo.observe.loss_record import LossRecord
 from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
 from rdm_solo.observe.recorder import EpochRow, Limits, Recorder
@@ -304,7 +304,7 @@ class Watch:
         self.findings += findings
         for finding in findings:
             self._report(finding.check, f"step {self._total_steps}: {finding.text}")
-        if self._total_steps >= CHECKED_STEPS:
+        if not checks.recording:  # all steps that are checked are over
             self._checks = None
         if findings:
             self._react(findings[0].check)
@@ -406,6 +406,8 @@ class Watch:
             return
         outcome = health(self.alarm.epochs, self.alarm.bounds)
         verdict = outcome.answer.partition(":")[0]
+        if self.findings and not outcome.collapsed:
+            verdict = f"mistake in the loop ({self.findings[0].check})"
         seconds = time.monotonic() - self._started
         log.info(epoch_line(row.epoch, self.epochs, row.scalars, seconds, verdict, is_best))
 

@@ -77,11 +77,8 @@ class WatchFolder:
         with writing(config_path):
             config_path.parent.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(ownership.owned(folder))
-        if config_path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
-            raise UserError(
-                f"{folder} holds a run of the train command: pass another folder, or "
-                "overwrite=True to rename that folder and start over."
-            )
+        if config_path.exists():
+            self._compare(files.read_yaml(folder, CONFIG), config)
         if not resume and (folder / METRICS).exists():
             raise UserError(
                 f"{folder} holds a run: pass another folder, resume=True to resume it, or "
@@ -97,6 +94,22 @@ class WatchFolder:
         write_atomically(config_path, text)
         self.rows = metrics_file.truncate(folder, last)
         spectra_files.truncate(folder, self.last_epoch)
+
+    def _compare(self, earlier: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Raise UserError if the folder holds a run with other settings."""
+        overwrite = "pass another folder, or overwrite=True to rename that folder and start over."
+        if "watched" not in earlier:
+            raise UserError(f"{self.folder} holds a run of the train command: {overwrite}")
+        settings = {
+            "name": (earlier["method"]["name"], config["method"]["name"]),
+            "seed": (earlier["seed"], config["seed"]),
+            "config": (earlier["watched"]["config"], config["watched"]["config"]),
+        }
+        for option, (old, new) in settings.items():
+            if old != new:
+                raise UserError(
+                    f"{self.folder} holds a run with {option}={old!r}, not {new!r}: {overwrite}"
+                )
 
     def measured_epochs(self) -> list[MeasuredEpoch]:
         """Return a resumed run's epochs as input of the collapse rules."""

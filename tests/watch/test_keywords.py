@@ -1,0 +1,207 @@
+"""What a watch does beyond measuring: lines, jumps, a stuck loss, the best epoch, stop and dump."""
+
+import logging
+import math
+
+import pytest
+import torch
+from support.own_models import DIM, SimSiam, batches, siamese_step, watched_epoch
+from support.small_runs import rows
+from torch import nn
+
+from rdm_solo import runs
+from rdm_solo.ground.errors import UserError
+from rdm_solo.watch import Bounds, Collapsed, Watch
+
+NOW = Bounds(warmup=0)
+
+
+def collapsed_model():
+    """Return a model whose projections are equal for all images."""
+    model = SimSiam()
+    nn.init.zeros_(model.projection_head.weight)
+    return model
+
+
+def messages(caplog, level=logging.INFO):
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_line_per_epoch_says_how_the_run_stands(tmp_path, caplog, quiet):
+    with Watch(tmp_path, SimSiam(), epochs=2, quiet=quiet) as watch, caplog.at_level(logging.INFO):
+        for _ in range(2):
+            for batch in batches():
+                watch.step(siamese_step(watch.module, batch))
+            watch.end_epoch(val_knn_acc1=50.0)
+    lines = messages(caplog)
+    if quiet:
+        assert not lines
+        return
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    for line, has_best_accuracy in zip(lines, (True, False)):
+        for word in ("erank", "features", "too early to say"):
+            assert word in line
+        assert ("(best)" in line) is has_best_accuracy
+
+
+def test_lines_are_visible_in_a_script_without_logging(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with Watch(tmp_path, SimSiam()) as watch:
+        watched_epoch(watch, watch.module)
+    assert capfd.readouterr().err.count("epoch 1: ") == 1
+    logging.getLogger().addHandler(logging.NullHandler())  # the program's own logging decides
+    with Watch(tmp_path / "other", SimSiam()) as watch:
+        watched_epoch(watch, watch.module)
+    assert not capfd.readouterr().err
+
+
+def test_a_jump_of_the_loss_is_reported_with_its_step(tmp_path, caplog):
+    with Watch(tmp_path, SimSiam()) as watch:
+        rng = torch.Generator().manual_seed(0)
+        for step in range(200):
+            siamese_step(watch.module, batches()[0])
+            jump = 30 if step in (120, 150) else 0
+            watch.step(1 + torch.rand((), generator=rng) + jump)
+        watch.end_epoch()
+        assert not watch.collapsed
+    (warning,) = runs.load(tmp_path).summary["warnings"]
+    assert (warning["kind"], warning["epoch"]) == ("loss jump", 1)
+    assert "step 121 of epoch 1 and in 1 other steps" in warning["text"]
+
+
+@pytest.mark.parametrize("losses", ["noise", "decay", "constant"])
+def test_losses_without_a_jump_give_no_note(tmp_path, losses):
+    with Watch(tmp_path, SimSiam()) as watch:
+        rng = torch.Generator().manual_seed(0)
+        for step in range(3000):
+            if step % 100 == 0:  # hooks need a call now and then
+                siamese_step(watch.module, batches()[0])
+            value = {
+                "noise": torch.randn((), generator=rng),
+                "decay": math.exp(-step / 500) + 0.01 * torch.randn((), generator=rng),
+                "constant": torch.tensor(-1.0) + 1e-7 * torch.rand((), generator=rng),
+            }[losses]
+            watch.losses.add(value)
+        watch.losses.read()
+        assert watch.losses.count == 3000
+        assert not watch.losses.jumps
+
+
+class Student(nn.Module):
+    """A student and a teacher whose heads end in 64 prototypes, as in DINO."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.student_head = nn.Sequential(nn.Linear(DIM, 8), nn.ReLU(), nn.Linear(8, 64))
+        self.teacher_head = nn.Sequential(nn.Linear(DIM, 8), nn.ReLU(), nn.Linear(8, 64))
+
+
+@pytest.mark.parametrize("classes", [None, 64, 16])
+def test_a_loss_of_ln_k_is_stuck(tmp_path, classes):
+    """K is that of the head, unless it is passed."""
+    with Watch(tmp_path, Student(), classes=classes, bounds=NOW, checks=False) as watch:
+        for _ in range(2):
+            for x, _ in batches():
+                watch.module.student_head(x)
+                watch.module.teacher_head(x)
+                watch.step(math.log(64) + 0.001)
+            scalars = watch.end_epoch()
+    is_stuck = classes != 16
+    assert ("stuck loss" in watch.collapsed) is is_stuck
+    expected = (math.log(64) + 0.001) / math.log(classes or 64)
+    assert scalars["train/loss_share"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_best_epoch_calls_the_user(tmp_path):
+    best = []
+    accuracies = [50.0, 40.0, 60.0]
+    options = {"on_best": lambda *epoch: best.append(epoch)}
+    with Watch(tmp_path, SimSiam(), **options) as watch:
+        for accuracy in accuracies:
+            watched_step(watch)
+            watch.end_epoch(val_knn_acc1=accuracy)
+    assert best == [(1, 50.0), (3, 60.0)]
+    with Watch(tmp_path, SimSiam(), resume=True, **options) as watch:
+        watched_step(watch)
+        watch.end_epoch(val_knn_acc1=55.0)
+    assert len(best) == 2
+
+
+def watched_step(watch):
+    watch.step(siamese_step(watch.module, batches()[0]))
+
+
+@pytest.mark.parametrize("dump", [False, True])
+def test_a_watch_stops_the_loop_and_saves_the_outputs(tmp_path, dump):
+    def loop():
+        with Watch(tmp_path, model, bounds=NOW, stop=True, dump=dump, checks=False) as watch:
+            for _ in range(9):
+                watched_epoch(watch, model)
+
+    model = collapsed_model()
+    with pytest.raises(Collapsed, match="complete collapse"):
+        loop()
+    assert [row["epoch"] for row in rows(tmp_path)] == [1, 2]
+    run = runs.load(tmp_path)
+    assert "complete collapse" in run.summary["stopped"]
+    assert not run.failure
+    saved = list((tmp_path / "outputs").glob("*"))
+    assert len(saved) == int(dump)
+    for path in saved:
+        outputs = torch.load(path, weights_only=True)
+        _, p = model(batches()[-1][1])
+        torch.testing.assert_close(outputs["online"][-len(p) :], p)
+
+
+def test_a_mistake_in_the_loop_stops_it_in_the_first_step(tmp_path):
+    def step(model, batch):
+        (z1, p1), (z2, p2) = model(batch[0]), model(batch[1])
+        loss = -torch.cosine_similarity(torch.cat([p1, p2]), torch.cat([z2, z1])).mean()
+        loss.backward()
+        return loss
+
+    with Watch(tmp_path, SimSiam(), stop=True) as watch, pytest.raises(Collapsed):
+        watched_epoch(watch, watch.module, step)
+    assert [finding.check for finding in watch.findings] == ["stop-gradient"]
+    with Watch(tmp_path / "off", SimSiam(), checks=False) as watch:
+        watched_epoch(watch, watch.module, step)
+    assert not watch.findings
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"config": {"lr": 2}}, {"name": "Other"}])
+def test_a_watch_resumes_only_a_run_with_its_own_settings(tmp_path, changed):
+    options = {"seed": 0, "config": {"lr": 1}, "name": "Mine"}
+    with Watch(tmp_path, SimSiam(), **options) as watch:
+        watched_epoch(watch, watch.module)
+    with pytest.raises(UserError, match=next(iter(changed))):
+        Watch(tmp_path, SimSiam(), resume=True, **options | changed)
+    Watch(tmp_path, SimSiam(), resume=True, **options).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps_per_epoch": 0}, "steps_per_epoch"),
+        ({"classes": 0}, "classes"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"every_n_epochs": 0}, "every_n_epochs"),
+    ],
+)
+def test_impossible_numbers_are_refused(tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        Watch(tmp_path, SimSiam(), **options)
+
+
+def test_the_order_of_folder_and_model_is_explained(tmp_path):
+    with pytest.raises(UserError, match="Watch"):
+        Watch(SimSiam(), tmp_path)
+
+
+@pytest.mark.parametrize("accuracy", [0.6, 60.0])
+def test_a_fraction_is_no_accuracy_in_per_cent(tmp_path, caplog, accuracy):
+    with Watch(tmp_path, SimSiam()) as watch:
+        watched_step(watch)
+        watch.end_epoch(val_acc1=accuracy)
+    assert ("per cent" in caplog.text) is (accuracy < 1)
