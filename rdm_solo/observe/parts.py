@@ -78,7 +78,7 @@ def find(module: nn.Module) -> Branches | None:
     >>> find(nn.ModuleDict({name: nn.Identity() for name in heads}))
     Branches(online='prediction_head', target=None, predictor=True)
     """
-    names = {role: _first_name(module, role) for role in PARTS}
+    names = {role: first_name(module, role) for role in PARTS}
     head, encoder = names["target head"], names["target encoder"]
     if names["predictor"]:
         return Branches(names["predictor"], head or encoder, True)
@@ -91,7 +91,7 @@ def find(module: nn.Module) -> Branches | None:
     return None
 
 
-def _first_name(module: nn.Module, role: str) -> str | None:
+def first_name(module: nn.Module, role: str) -> str | None:
     """Return the first name of a role that the module has a part for."""
     for name in PARTS[role]:
         if part(module, name) is not None:
@@ -109,7 +109,7 @@ def backbone(module: nn.Module, name: str | None = None) -> nn.Module | None:
 
 def backbone_name(module: nn.Module) -> str | None:
     """Return the name of the part that computes features by the names in ``PARTS``, or None."""
-    return _first_name(module, "online encoder")
+    return first_name(module, "online encoder")
 
 
 def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
@@ -143,7 +143,7 @@ def _other_branches(module: nn.Module, online: str) -> list[str]:
     """Return the parts whose outputs a loss may compare, except those around or in ``online``."""
     names = []
     for role in PARTS:
-        name = _first_name(module, role)
+        name = first_name(module, role)
         if name is None or role == "online encoder":
             continue
         is_around = f"{_bare(online)}.".startswith(f"{name}.")
