@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from rdm_solo.observe.branches import Branches
 from rdm_solo.observe.outputs import first_tensor, has_rows
-from rdm_solo.observe.parts import PARTS, ModuleObserver, first_name, part
+from rdm_solo.observe.parts import PARTS, ModuleObserver, first_name, part, require_part
 
 STEPS = 10
 # Weights that change by this share also change a moving average in float32, for a momentum of up
@@ -24,8 +23,8 @@ CHECKS = {
     "prevent collapse.",
     "asymmetry": "the predictor {!r} returns its input, so both branches have the same outputs: "
     "use a network with weights, such as two linear layers with a ReLU between them.",
-    "predictor": "no gradient reaches the parameters of the predictor {!r}: do not detach its "
-    "output, call it with gradients enabled, and set requires_grad on its parameters.",
+    "predictor": "the predictor {!r} does not move although the rest does: pass its parameters to "
+    "the optimizer, let them require gradients, and do not detach its output.",
     "frozen target": "the target {!r} does not move although the online branch does: update it "
     "after each optimizer step with a momentum below 1, unless it should stay as it is.",
     "copied target": "the target {!r} always has the online branch's weights: make it a deepcopy, "
@@ -64,24 +63,33 @@ class LoopChecks(ModuleObserver):
         super().__init__(module, branches)
         self.views = views or 2
         self.steps = 0
-        # Whether calls or steps showed what a check looks for, by check and part.
+        # The outputs of this part may get gradient through the predictor alone. Two different
+        # encoders that are trained against each other, as in CLIP, have no such part.
+        self.source = ""
+        # Whether calls or steps show what a check looks for, by check and part.
         self._signs: dict[tuple[str, str], list[bool]] = defaultdict(list)
         self._weights: dict[str, tuple[Tensor, Tensor]] = {}
         self._register()
         self._begin_step()
         self.recording = True
 
+    def _begin_step(self) -> None:
+        # The gradients that arrive at an output and, with a minus sign, those of them that come
+        # through the predictor. An output is a node of the graph and the number of its output.
+        self._gradients: dict[Any, list[Tensor]] = {}
+        self._followed: set[Any] = set()  # nodes of the graph
+        self._first_call: list[Tensor] = []  # of the part that sees the views
+        self._same_views: list[bool] = []
+
     def after_step(self) -> list[Finding]:
         """Return the new findings."""
         if not self.recording:
             return []
         keys = []
-        if self.source is not None and any(map(_has_rest, self._gradients.values())):
+        if any(map(_has_rest, self._gradients.values())):
             keys.append(("stop-gradient", self.source))
-            self.source = None
-        if self.trains_predictor and any(self._norms.values()):
-            has_gradient = any(self._norms[True])
-            self._signs["predictor", self.branches.online].append(not has_gradient)
+            self.source = ""
+        # The first call was compared with itself, so it counts only if it is the only one.
         same_views = self._same_views[1:] or self._same_views
         if same_views:
             self._signs["views", self.viewed].append(all(same_views))
@@ -93,62 +101,44 @@ class LoopChecks(ModuleObserver):
             keys += [key for key, signs in self._signs.items() if len(signs) > 1 and all(signs)]
         return [Finding(check, name, CHECKS[check].format(name)) for check, name in keys]
 
-    def _begin_step(self) -> None:
-        # The gradients at an output and, with a minus sign, those that come through the predictor.
-        # An output is a node of the graph and the number of the node's output.
-        self._gradients: dict[Any, list[Tensor]] = {}
-        self._followed: set[Any] = set()  # nodes of the graph
-        self._norms: dict[bool, list[Tensor]] = defaultdict(list)  # True: of the predictor
-        self._first_call: list[Tensor] = []
-        self._same_views: list[bool] = []
-
     def _register(self) -> None:
         online, target, has_predictor = self.branches
         head = first_name(self.module, "online head")
         encoder = first_name(self.module, "online encoder")
+        pairs = self._pairs()
         self.viewed = encoder or head or online
-        counterparts = self._counterparts()
-        # The part whose outputs may get gradient through the predictor alone. Two different
-        # encoders may be trained against each other, as in CLIP.
-        self.source = target
-        if target is None and has_predictor:
-            self.source = head or encoder or online
-        roles = PARTS["target head"] + PARTS["target encoder"]
-        if not has_predictor and target not in [*roles, *counterparts]:
-            self.source = None
+        if has_predictor or target in pairs:
+            self.source = target or head or encoder or online
+        if has_predictor and self._parameters(online):
+            pairs[online] = self.viewed
 
-        for name in {online, target, self.source, self.viewed} - {None}:
-            submodule = part(self.module, name)
+        for name in {online, target or online, self.source or online, self.viewed}:
+            submodule = require_part(self.module, "part", name)
             self._hook(submodule.register_forward_hook, submodule, partial(self._on_call, name))
-        for target_name, online_name in counterparts.items():
-            submodule = part(self.module, target_name)
-            compare = partial(self._compare_weights, target_name, online_name)
+        for name, moving in pairs.items():
+            submodule = require_part(self.module, "part", name)
+            compare = partial(self._compare_weights, name, moving)
             self._hook(submodule.register_forward_pre_hook, submodule, compare)
-        predictor = set(_parameters(self.online))
-        self.trains_predictor = has_predictor and bool(predictor)
-        for parameter in _parameters(self.module):
-            if self.trains_predictor and parameter.requires_grad:
-                record = partial(self._on_gradient, parameter in predictor)
-                self._removers.append(parameter.register_hook(record).remove)
 
-    def _counterparts(self) -> dict[str, str]:
+    def _pairs(self) -> dict[str, str]:
         """Return the online part of each target whose parameters have the same shapes."""
         online, target, _ = self.branches
-        names = [] if target is None else [(online, target)]
+        names = [(online, target or "")]
         for kind in ("head", "encoder"):
             names += product(PARTS[f"online {kind}"], PARTS[f"target {kind}"])
-        counterparts = {}
-        for online_name, target_name in names:
-            shapes = self._shapes(online_name)
-            if shapes and shapes == self._shapes(target_name):
-                counterparts.setdefault(target_name, online_name)
-        return counterparts
+        pairs: dict[str, str] = {}
+        for online, target in names:
+            shapes = [x.shape for x in self._parameters(online)]
+            if shapes and shapes == [x.shape for x in self._parameters(target)]:
+                pairs.setdefault(target, online)
+        return pairs
 
-    def _shapes(self, name: str) -> list[torch.Size]:
-        return [x.shape for x in _parameters(part(self.module, name))]
-
-    def _on_gradient(self, in_predictor: bool, gradient: Tensor) -> None:
-        self._norms[in_predictor].append(gradient.norm())
+    def _parameters(self, name: str) -> list[nn.Parameter]:
+        """Return a part's parameters, without lazy ones and those that are split over devices."""
+        submodule = part(self.module, name)
+        if submodule is None:
+            return []
+        return [x for x in submodule.parameters() if type(x) is nn.Parameter]
 
     def _on_call(self, name: str, args: Any, kwargs: Any, output: Any) -> None:
         """Check a call of a part."""
@@ -157,34 +147,32 @@ class LoopChecks(ModuleObserver):
         if x is None or y is None:
             return
         if name in (online, target) and has_rows(y) and len(y) > 1:
-            self._signs["constant", name].append(_repeats(y, len(y)))
+            self._signs["constant", name].append(bool((y == y[:1]).all()))
         if name == self.source:
-            self._add_gradients(y)
+            self._add_output(y)
         if name == online and has_predictor:
             if target is None:
-                self._add_gradients(x)
+                self._add_output(x)
             self._follow(y)
-            if target is None or self._shapes(target):  # otherwise the target has a filter
-                self._signs["asymmetry", name].append(_equal([x], [y]))
+            if target is None or self._parameters(target):  # otherwise it is a filter
+                self._signs["asymmetry", name].append(_equal(x, y))
         # A loop may call a network on the same view with and without gradients.
         if name == self.viewed and torch.is_grad_enabled():
-            tensors = [x for x in tree_leaves((args, kwargs, output)) if isinstance(x, Tensor)]
-            if self._first_call:
-                self._same_views.append(_equal(tensors, self._first_call))
-            else:
-                self._first_call = [x.detach().clone() for x in tensors]
-                self._same_views.append(_repeats(x, self.views) and _repeats(y, self.views))
+            call = [x.detach(), y.detach()]
+            rolled = [z.roll(z.numel() // self.views) for z in call]  # by one view, if it has all
+            self._same_views.append(all(map(_equal, call, self._first_call or rolled)))
+            self._first_call = self._first_call or [z.clone() for z in call]
 
-    def _add_gradients(self, x: Tensor) -> None:
+    def _add_output(self, x: Tensor) -> None:
         """Record the gradients that arrive at an output."""
         edge = x.grad_fn, x.output_nr
-        if x.grad_fn is not None and edge not in self._gradients:
+        if self.source and x.grad_fn is not None and edge not in self._gradients:
             self._gradients[edge] = []
-            x.register_hook(self._gradients[edge].append)
+            x.register_hook(self._gradients[edge].append)  # type: ignore[no-untyped-call]
 
     def _follow(self, output: Tensor) -> None:
         """Record the gradients that come from the predictor's output."""
-        self._gradients.pop((output.grad_fn, output.output_nr), None)  # it may be its input
+        self._gradients.pop((output.grad_fn, output.output_nr), None)  # the predictor's input
         nodes: list[Any] = [output.grad_fn]
         while nodes:
             node = nodes.pop()
@@ -196,27 +184,20 @@ class LoopChecks(ModuleObserver):
                 if edge in self._gradients:
                     node.register_hook(partial(_subtract, self._gradients[edge], index))
 
-    def _compare_weights(self, target_name: str, online_name: str, *call: Any) -> None:
-        """Compare weights at a call of the target, in whatever order the loop updates them."""
-        target = _sample(part(self.module, target_name))
-        online = _sample(part(self.module, online_name))
-        before, first_target = self._weights.setdefault(target_name, (online, target))
-        if ((online - before).abs() > VISIBLE * before.abs()).any():
-            self._weights[target_name] = online, first_target
-            self._signs["frozen target", target_name].append(torch.equal(target, first_target))
-            self._signs["copied target", target_name].append(torch.equal(target, online))
+    def _compare_weights(self, name: str, moving: str, *call: Any) -> None:
+        """Compare weights at a part's calls, which allows any order of updates."""
+        weights, moved = self._sample(name), self._sample(moving)
+        first, before = self._weights.setdefault(name, (weights, moved))
+        if ((moved - before).abs() > VISIBLE * before.abs()).any():
+            self._weights[name] = first, moved
+            check = "predictor" if name == self.branches.online else "frozen target"
+            self._signs[check, name].append(torch.equal(weights, first))
+            self._signs["copied target", name].append(torch.equal(weights, moved))
 
-
-def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
-    """Return the parameters that are neither lazy nor shards of a tensor."""
-    if module is None:
-        return []
-    return [x for x in module.parameters() if type(x) is nn.Parameter]
-
-
-def _sample(module: nn.Module | None) -> Tensor:
-    """Return up to 100 weights of each parameter."""
-    return torch.cat([x.detach().flatten()[:100].cpu().double() for x in _parameters(module)])
+    def _sample(self, name: str) -> Tensor:
+        """Return up to 100 weights of each parameter."""
+        weights = [x.detach().flatten()[:100].cpu().double() for x in self._parameters(name)]
+        return torch.cat([torch.empty(0), *weights])
 
 
 def _subtract(gradients: list[Tensor], index: int, grad_inputs: Any, grad_outputs: Any) -> None:
@@ -225,19 +206,13 @@ def _subtract(gradients: list[Tensor], index: int, grad_inputs: Any, grad_output
 
 
 def _has_rest(gradients: list[Tensor]) -> bool:
-    """Return whether the sum of gradients is larger than its rounding error."""
+    """Return whether the sum of gradients is larger than its rounding."""
     if not gradients:
         return False
-    size = sum(float(x.float().norm()) for x in gradients)
-    rounding = len(gradients) * torch.finfo(gradients[0].dtype).eps * size
-    return float(sum(gradients).float().norm()) > rounding
+    stacked = torch.stack(gradients)
+    rounding = len(stacked) * torch.finfo(stacked.dtype).eps * stacked.abs().sum(0)
+    return bool((stacked.sum(0).abs() > rounding).any())
 
 
-def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
-    return len(a) == len(b) and all(map(torch.equal, a, b))
-
-
-def _repeats(x: Tensor, n: int) -> bool:
-    """Return whether a batch consists of n equal parts."""
-    first, *others = torch.atleast_1d(x).chunk(n)
-    return len(others) == n - 1 and all(torch.equal(first, other) for other in others)
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.device == b.device and torch.equal(a, b)
