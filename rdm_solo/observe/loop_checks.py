@@ -1,0 +1,218 @@
+"""Checks of a training loop's structure in its first steps."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rdm_solo.observe.branches import Branches
+from rdm_solo.observe.outputs import first_tensor, has_rows
+from rdm_solo.observe.parts import PARTS, ModuleObserver, first_name, part, require_part
+
+STEPS = 10
+# Weights that change by this share also change a moving average in float32, for a momentum of up
+# to 0.9999.
+VISIBLE = 1e-3
+CHECKS = {
+    "stop-gradient": "gradient reaches the target at {!r} without passing through a predictor: "
+    "call detach() on the target in the loss, unless negatives or a variance term of your loss "
+    "prevent collapse.",
+    "asymmetry": "the predictor {!r} returns its input, so both branches have the same outputs: "
+    "use a network with weights, such as two linear layers with a ReLU between them.",
+    "predictor": "the predictor {!r} does not move although the rest does: pass its parameters to "
+    "the optimizer, let them require gradients, and do not detach its output.",
+    "frozen target": "the target {!r} does not move although the online branch does: update it "
+    "after each optimizer step with a momentum below 1, unless it should stay as it is.",
+    "copied target": "the target {!r} always has the online branch's weights: make it a deepcopy, "
+    "and update it with a momentum above 0.",
+    "views": "{!r} receives the same view of an image twice: draw a random augmentation for each "
+    "view.",
+    "constant": "{!r} returns the same output for all images: look for a zero layer or a ReLU "
+    "without positive values at its end.",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake in the loop: the key in ``CHECKS``, the part, and a sentence with the remedy."""
+
+    check: str
+    part: str
+    text: str
+
+
+class LoopChecks(ModuleObserver):
+    """Check the structure of a training loop in its first ``STEPS`` steps, then remove all hooks.
+
+    The hooks change neither outputs nor gradients. Call :meth:`after_step` after each forward and
+    backward. ``views`` is the number of views of each image.
+
+    >>> model = nn.ModuleDict({"projector": nn.Linear(4, 3), "predictor": nn.Linear(3, 3)})
+    >>> checks = LoopChecks(model, Branches("predictor", None, predictor=True))
+    >>> z1, z2 = map(model["projector"], torch.randn(2, 8, 4))
+    >>> (model["predictor"](z1) - z2).square().mean().backward()  # z2.detach() is missing
+    >>> [finding.check for finding in checks.after_step()]
+    ['stop-gradient']
+    """
+
+    def __init__(self, module: nn.Module, branches: Branches, views: int | None = None) -> None:
+        super().__init__(module, branches)
+        self.views = views or 2
+        self.steps = 0
+        # The outputs of this part may get gradient through the predictor alone. Two different
+        # encoders that are trained against each other, as in CLIP, have no such part.
+        self.source = ""
+        # Whether calls or steps show what a check looks for, by check and part.
+        self._signs: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        self._weights: dict[str, tuple[Tensor, Tensor]] = {}
+        self._register()
+        self._begin_step()
+        self.recording = True
+
+    def _begin_step(self) -> None:
+        # The gradients that arrive at an output and, with a minus sign, those of them that come
+        # through the predictor. An output is a node of the graph and the number of its output.
+        self._gradients: dict[Any, list[Tensor]] = {}
+        self._followed: set[Any] = set()  # nodes of the graph
+        self._first_call: list[Tensor] = []  # of the part that sees the views
+        self._same_views: list[bool] = []
+
+    def after_step(self) -> list[Finding]:
+        """Return the new findings."""
+        if not self.recording:
+            return []
+        keys = []
+        if any(map(_has_rest, self._gradients.values())):
+            keys.append(("stop-gradient", self.source))
+            self.source = ""
+        # The first call was compared with itself, so it counts only if it is the only one.
+        same_views = self._same_views[1:] or self._same_views
+        if same_views:
+            self._signs["views", self.viewed].append(all(same_views))
+        self._begin_step()
+        self.steps += 1
+        if self.steps == STEPS:
+            self.detach()
+            self.recording = False
+            keys += [key for key, signs in self._signs.items() if len(signs) > 1 and all(signs)]
+        return [Finding(check, name, CHECKS[check].format(name)) for check, name in keys]
+
+    def _register(self) -> None:
+        online, target, has_predictor = self.branches
+        head = first_name(self.module, "online head")
+        encoder = first_name(self.module, "online encoder")
+        pairs = self._pairs()
+        self.viewed = encoder or head or online
+        if has_predictor or target in pairs:
+            self.source = target or head or encoder or online
+        if has_predictor and self._parameters(online):
+            pairs[online] = self.viewed
+
+        for name in {online, target or online, self.source or online, self.viewed}:
+            submodule = require_part(self.module, "part", name)
+            self._hook(submodule.register_forward_hook, submodule, partial(self._on_call, name))
+        for name, moving in pairs.items():
+            submodule = require_part(self.module, "part", name)
+            compare = partial(self._compare_weights, name, moving)
+            self._hook(submodule.register_forward_pre_hook, submodule, compare)
+
+    def _pairs(self) -> dict[str, str]:
+        """Return the online part of each target whose parameters have the same shapes."""
+        online, target, _ = self.branches
+        names = [(online, target or "")]
+        for kind in ("head", "encoder"):
+            names += product(PARTS[f"online {kind}"], PARTS[f"target {kind}"])
+        pairs: dict[str, str] = {}
+        for online, target in names:
+            shapes = [x.shape for x in self._parameters(online)]
+            if shapes and shapes == [x.shape for x in self._parameters(target)]:
+                pairs.setdefault(target, online)
+        return pairs
+
+    def _parameters(self, name: str) -> list[nn.Parameter]:
+        """Return a part's parameters, without lazy ones and those that are split over devices."""
+        submodule = part(self.module, name)
+        if submodule is None:
+            return []
+        return [x for x in submodule.parameters() if type(x) is nn.Parameter]
+
+    def _on_call(self, name: str, args: Any, kwargs: Any, output: Any) -> None:
+        """Check a call of a part."""
+        online, target, has_predictor = self.branches
+        x, y = first_tensor((args, kwargs)), first_tensor(output)
+        if x is None or y is None:
+            return
+        if name in (online, target) and has_rows(y) and len(y) > 1:
+            self._signs["constant", name].append(bool((y == y[:1]).all()))
+        if name == self.source:
+            self._add_output(y)
+        if name == online and has_predictor:
+            if target is None:
+                self._add_output(x)
+            self._follow(y)
+            if target is None or self._parameters(target):  # otherwise it is a filter
+                self._signs["asymmetry", name].append(_equal(x, y))
+        # A loop may call a network on the same view with and without gradients.
+        if name == self.viewed and torch.is_grad_enabled():
+            call = [x.detach(), y.detach()]
+            rolled = [z.roll(z.numel() // self.views) for z in call]  # by one view, if it has all
+            self._same_views.append(all(map(_equal, call, self._first_call or rolled)))
+            self._first_call = self._first_call or [z.clone() for z in call]
+
+    def _add_output(self, x: Tensor) -> None:
+        """Record the gradients that arrive at an output."""
+        edge = x.grad_fn, x.output_nr
+        if self.source and x.grad_fn is not None and edge not in self._gradients:
+            self._gradients[edge] = []
+            x.register_hook(self._gradients[edge].append)  # type: ignore[no-untyped-call]
+
+    def _follow(self, output: Tensor) -> None:
+        """Record the gradients that come from the predictor's output."""
+        self._gradients.pop((output.grad_fn, output.output_nr), None)  # the predictor's input
+        nodes: list[Any] = [output.grad_fn]
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in self._followed:
+                continue
+            self._followed.add(node)
+            for index, edge in enumerate(node.next_functions):
+                nodes.append(edge[0])
+                if edge in self._gradients:
+                    node.register_hook(partial(_subtract, self._gradients[edge], index))
+
+    def _compare_weights(self, name: str, moving: str, *call: Any) -> None:
+        """Compare weights at a part's calls, which allows any order of updates."""
+        weights, moved = self._sample(name), self._sample(moving)
+        first, before = self._weights.setdefault(name, (weights, moved))
+        if ((moved - before).abs() > VISIBLE * before.abs()).any():
+            self._weights[name] = first, moved
+            check = "predictor" if name == self.branches.online else "frozen target"
+            self._signs[check, name].append(torch.equal(weights, first))
+            self._signs["copied target", name].append(torch.equal(weights, moved))
+
+    def _sample(self, name: str) -> Tensor:
+        """Return up to 100 weights of each parameter."""
+        weights = [x.detach().flatten()[:100].cpu().double() for x in self._parameters(name)]
+        return torch.cat([torch.empty(0), *weights])
+
+
+def _subtract(gradients: list[Tensor], index: int, grad_inputs: Any, grad_outputs: Any) -> None:
+    if grad_inputs[index] is not None:
+        gradients.append(-grad_inputs[index])
+
+
+def _has_rest(gradients: list[Tensor]) -> bool:
+    """Return whether the sum of gradients is larger than its rounding."""
+    if not gradients:
+        return False
+    stacked = torch.stack(gradients)
+    rounding = len(stacked) * torch.finfo(stacked.dtype).eps * stacked.abs().sum(0)
+    return bool((stacked.sum(0).abs() > rounding).any())
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.device == b.device and torch.equal(a, b)
