@@ -24,8 +24,10 @@ from rdm_solo.observe.loop_checks import Finding, LoopChecks
 from rdm_solo.observe.loss_record import LossRecord
 from rdm_solo.observe.parts import ModuleObserver, ReturnedOutputs
 from rdm_solo.observe.recorder import EpochRow, Limits, Recorder
+from rdm_solo.observe.step_size import LARGE, StepSize
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.epoch_line import epoch_line
+from rdm_solo.watch.fixed_images import LabelledImages
 from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
@@ -216,6 +218,7 @@ class Watch:
         )
         self.log = log
         self.epochs = epochs
+        self.every_n_epochs = every_n_epochs
         self.steps_per_epoch = steps_per_epoch
         self.on_best = on_best
         self.stop = stop
@@ -232,6 +235,10 @@ class Watch:
         self._checks: LoopChecks | None = None
         if checks and observer.branches is not None:
             self._checks = LoopChecks(self.module, observer.branches, views)
+        self._step_size = StepSize(observer.backbone or self.module) if checks else None
+        self.labelled = LabelledImages(*labelled) if labelled is not None else None
+        if not self.folder.rows:
+            self._measure_untrained()
         self._begin_epoch()
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
@@ -268,6 +275,28 @@ class Watch:
             return observer.branches.predictor
         return not isinstance(observer, ReturnedOutputs)
 
+    def _measure_untrained(self) -> None:
+        """Add epoch 0, of the network before its first step."""
+        self._started = time.monotonic()
+        row = EpochRow(0, self._measure_images())
+        if not row.scalars:
+            return
+        self.alarm.epochs.append(row.measured(self._label_count))
+        self.folder.add_untrained(row, self._label_count)
+        self._log_line(row, is_best=False)
+
+    def _measure_images(self) -> dict[str, float]:
+        """Return the scalars of the user's images."""
+        scalars = {}
+        if self.labelled is not None:
+            backbone = self.recorder.observer.backbone
+            scalars[KNN] = self.labelled.accuracy(backbone, self.module)
+        return scalars
+
+    @property
+    def _label_count(self) -> int | None:
+        return None if self.labelled is None else self.labelled.classes
+
     def _begin_epoch(self) -> None:
         self._started = time.monotonic()
         self._steps = 0
@@ -294,18 +323,35 @@ class Watch:
         self.recorder.after_step(step_output)
         self._steps += 1
         self._total_steps += 1
+        findings = []
         if self._checks is not None:
-            self._check_loop(self._checks)
+            findings = broadcast_object(self._checks.after_step())
+            if not self._checks.recording:  # all steps that are checked are over
+                self._checks = None
+        # The first steps of later epochs, because the rate may rise in a long warm-up.
+        if self._checks is not None or self._steps <= 2:
+            findings += self._check_step_size()
+        self._report_findings(findings)
         self.recorder.before_step(self._steps, self.steps_per_epoch or self._steps_before)
 
-    def _check_loop(self, checks: LoopChecks) -> None:
-        """Report mistakes in the loop that this step shows; rank 0 decides for all processes."""
-        findings = broadcast_object(checks.after_step())
+    def _check_step_size(self) -> list[Finding]:
+        if self._step_size is None:
+            return []
+        change = broadcast_object(self._step_size.change())
+        if change <= LARGE or self._steps == 1:  # an epoch's first step has none before it
+            return []
+        self._step_size = None
+        text = (
+            f"the encoder's weights changed by {change:.0%} of their norm in one step, where 1 % "
+            "is common: lower the learning rate, or lengthen its warm-up."
+        )
+        return [Finding("learning rate", "encoder", text)]
+
+    def _report_findings(self, findings: list[Finding]) -> None:
+        """Report mistakes in the loop; rank 0 decides for all processes."""
         self.findings += findings
         for finding in findings:
             self._report(finding.check, f"step {self._total_steps}: {finding.text}")
-        if not checks.recording:  # all steps that are checked are over
-            self._checks = None
         if findings:
             self._react(findings[0].check)
 
@@ -345,6 +391,9 @@ class Watch:
         row = self.recorder.end_epoch(self.epoch, loss, self.classes)
         if loss is not None:
             row.scalars["train/loss"] = loss
+        is_due = (self.epoch - 1) % self.every_n_epochs == 0 or self.epoch == self.epochs
+        if is_due:
+            row.scalars |= self._measure_images()
         row.scalars |= user_scalars
         # A step without targets, as before k-means of DeepCluster v2, is no mistake at first.
         should_measure = self.recorder.was_measured or self._steps == 0
@@ -355,7 +404,8 @@ class Watch:
             )
         self._report_jumps()
         is_best = self._is_best(row)
-        kinds = [kind for kind in self.alarm.update(row.measured()) if kind != WRONG_WAY]
+        new_kinds = self.alarm.update(row.measured(self._label_count))
+        kinds = [kind for kind in new_kinds if kind != WRONG_WAY]
         self.folder.warnings = self.alarm.warnings
         self.folder.write(row)
         self.folder.summarize(self.recorder.device)

@@ -43,6 +43,7 @@ class WatchFolder:
         self, folder: Path, config: Mapping[str, Any], resume: bool | int, overwrite: bool = False
     ) -> None:
         self.folder = folder
+        self.config = dict(config)
         self.started = time.monotonic()
         self.rows: list[dict[str, Any]] = []
         self.warnings: list[dict[str, Any]] = []
@@ -54,7 +55,7 @@ class WatchFolder:
             try:
                 if overwrite and not resume and (folder / CONFIG).is_file():
                     ownership.set_aside(folder)
-                self._open(config, resume)
+                self._open(resume)
             except (UserError, OSError) as error:
                 self._lock.close()
                 # Replace the option of the train command by the argument of Watch.
@@ -71,14 +72,14 @@ class WatchFolder:
             return 0
         return int(self.rows[-1]["epoch"])
 
-    def _open(self, config: Mapping[str, Any], resume: bool | int) -> None:
+    def _open(self, resume: bool | int) -> None:
         folder = self.folder
         config_path = folder / CONFIG
         with writing(config_path):
             config_path.parent.mkdir(parents=True, exist_ok=True)
         self._lock.enter_context(ownership.owned(folder))
         if config_path.exists():
-            self._compare(files.read_yaml(folder, CONFIG), config)
+            self._compare(files.read_yaml(folder, CONFIG))
         if not resume and (folder / METRICS).exists():
             raise UserError(
                 f"{folder} holds a run: pass another folder, resume=True to resume it, or "
@@ -90,18 +91,28 @@ class WatchFolder:
             self.warnings = [entry for entry in summary["warnings"] if entry["epoch"] <= last]
         ownership.write_owner(folder)
         (folder / FAILED).unlink(missing_ok=True)
-        text = OmegaConf.to_yaml(OmegaConf.create(dict(config)))
-        write_atomically(config_path, text)
+        self._write_config()
         self.rows = metrics_file.truncate(folder, last)
         spectra_files.truncate(folder, self.last_epoch)
 
-    def _compare(self, earlier: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    def _write_config(self) -> None:
+        text = OmegaConf.to_yaml(OmegaConf.create(self.config))
+        write_atomically(self.folder / CONFIG, text)
+
+    def add_untrained(self, row: EpochRow, classes: int | None) -> None:
+        """Add row 0, and the number of classes of labelled images, which gives the chance level."""
+        self.rows.append({"epoch": 0, **row.scalars})
+        if classes is not None and rank() == 0:
+            self.config["dataset"] = {**self.config["dataset"], "num_classes": classes}
+            self._write_config()
+
+    def _compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UserError if the folder holds a run with other settings."""
+        config = self.config
         overwrite = "pass another folder, or overwrite=True to rename that folder and start over."
         if "watched" not in earlier:
             raise UserError(f"{self.folder} holds a run of the train command: {overwrite}")
         settings = {
-            "name": (earlier["method"]["name"], config["method"]["name"]),
             "seed": (earlier["seed"], config["seed"]),
             "config": (earlier["watched"]["config"], config["watched"]["config"]),
         }

@@ -170,9 +170,9 @@ def test_a_mistake_in_the_loop_stops_it_in_the_first_step(tmp_path):
     assert not watch.findings
 
 
-@pytest.mark.parametrize("changed", [{"seed": 1}, {"config": {"lr": 2}}, {"name": "Other"}])
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"config": {"lr": 2}}])
 def test_a_watch_resumes_only_a_run_with_its_own_settings(tmp_path, changed):
-    options = {"seed": 0, "config": {"lr": 1}, "name": "Mine"}
+    options = {"seed": 0, "config": {"lr": 1}}
     with Watch(tmp_path, SimSiam(), **options) as watch:
         watched_epoch(watch, watch.module)
     with pytest.raises(UserError, match=next(iter(changed))):
@@ -205,3 +205,49 @@ def test_a_fraction_is_no_accuracy_in_per_cent(tmp_path, caplog, accuracy):
         watched_step(watch)
         watch.end_epoch(val_acc1=accuracy)
     assert ("per cent" in caplog.text) is (accuracy < 1)
+
+
+def classified_images():
+    """Return images of two classes, and their labels."""
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 2
+    images = 0.3 * torch.randn(60, DIM, generator=rng)
+    images[:, 0] += 4.0 * labels - 2
+    return images, labels
+
+
+def test_labelled_images_judge_the_features_from_before_the_first_step(tmp_path, caplog):
+    images, labels = classified_images()
+    data = (images[:40], labels[:40]), (images[40:], labels[40:])
+    with caplog.at_level(logging.INFO):
+        watch = Watch(tmp_path, SimSiam(), labelled=data, every_n_epochs=2, epochs=4, bounds=NOW)
+    assert "before training: kNN" in caplog.text
+    with watch:
+        for epoch in range(1, 5):
+            if epoch == 3:  # training destroys the features
+                nn.init.zeros_(watch.module.backbone[0].weight)
+            scalars = watched_epoch(watch, watch.module)
+            assert ("val/knn_acc1" in scalars) is (epoch != 2)
+    run = runs.load(tmp_path)
+    assert run.untrained["val/knn_acc1"] == 100
+    kinds = [warning["kind"] for warning in run.summary["warnings"]]
+    assert "destroyed encoder" in kinds
+    assert run.measured_epochs[-1].chance == 50
+    with Watch(tmp_path, SimSiam(), labelled=data, resume=True) as resumed:
+        assert [epoch.epoch for epoch in resumed.alarm.epochs] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("lr", [0.1, 30.0])
+@pytest.mark.parametrize("warm_up", [0, 8])
+def test_a_learning_rate_that_is_far_too_high_is_found_in_ten_steps(tmp_path, lr, warm_up):
+    model = SimSiam()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    with Watch(tmp_path, model) as watch:
+        for step, batch in enumerate(batches(10)):
+            optimizer.param_groups[0]["lr"] = lr * min(1, step / max(1, warm_up))
+            loss = siamese_step(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watch.step(loss)
+    assert [finding.check for finding in watch.findings] == ["learning rate"] * (lr > 1)

@@ -140,7 +140,7 @@ def test_the_config_is_stored_and_a_new_run_may_overwrite_an_earlier_one(tmp_pat
     (old,) = tmp_path.glob("run.old-*")
     saved = [runs.load(path).config.watched.config for path in (old, folder)]
     assert saved == [{"lr": 0.1}, {"lr": 0.2}]
-    watch = WatchCallback(folder, overwrite=True)
+    watch = WatchCallback(folder, config={"lr": 0.2}, overwrite=True)
     fit(make_module(), watch, max_epochs=2, ckpt_path=checkpoint)  # resumes
     assert epochs_in(folder) == [1, 2]
 
