@@ -120,7 +120,7 @@ def with_target(model, no_grad=True):
     return distance(model(x1)[1], z)
 
 
-def momentum_step(momentum, before, period=1, lag=False):
+def momentum_step(momentum, before, period=1):
     """Return a step that updates the target before or after its forward, every few steps."""
     count = 0
 
@@ -345,6 +345,34 @@ def test_unusual_calls_of_a_healthy_loop_are_no_mistake(wrap):
     assert checked(SimSiam(), unusual(wrap)) == []
 
 
+def test_a_loop_may_accumulate_gradients_and_start_with_a_rate_of_zero():
+    model = byol(BYOL())
+    checks = LoopChecks(model, parts.find(model), views=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for i in range(STEPS):
+        (with_target(model) / 2).backward()
+        assert checks.after_step() == []
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+            update(model, 0.99)
+            optimizer.param_groups[0]["lr"] += 0.05
+
+
+def test_modules_in_a_dict_with_other_names_are_checked():
+    model = SimSiam()
+    model = nn.ModuleDict({"body": nn.Sequential(*list(model.children())[:2]), "q": nn.Tanh()})
+    branches = parts.by_name(model, "q", "body")._replace(predictor=True)
+
+    def step(model, stop=torch.Tensor.detach):
+        z1, z2 = (model["body"](x) for x in views())
+        return distance(model["q"](z1), stop(z2))
+
+    assert checked(model, step, branches=branches) == []
+    mistaken = lambda model: step(model, stop=lambda z: z)  # noqa: E731
+    assert checked(model, mistaken, branches=branches) == [(1, "stop-gradient", "body")]
+
+
 def test_an_in_place_layer_at_the_start_of_the_predictor_is_no_mistake():
     model = SimSiam()
     model.prediction_head.insert(0, nn.ReLU(inplace=True))
@@ -369,9 +397,9 @@ def test_odd_outputs_do_not_stop_the_loop(wrap):
     model.prediction_head = Odd(model.prediction_head, wrap)
 
     def step(model):
-        z1, z2 = (project(model, x) for x in views())
-        model.prediction_head(z1)
-        return z1.square().mean()
+        z = project(model, images())
+        model.prediction_head(z)
+        return z.square().mean()
 
     checked(model, step)
 
