@@ -63,33 +63,44 @@ class LoopChecks(ModuleObserver):
         super().__init__(module, branches)
         self.views = views or 2
         self.steps = 0
-        # The outputs of this part may get gradient through the predictor alone. Two different
-        # encoders that are trained against each other, as in CLIP, have no such part.
-        self.source = ""
+        self.recording = True
         # Whether calls or steps show what a check looks for, by check and part.
         self._signs: dict[tuple[str, str], list[bool]] = defaultdict(list)
         self._weights: dict[str, tuple[Tensor, Tensor]] = {}
-        self._register()
         self._begin_step()
-        self.recording = True
+
+        online, target, has_predictor = branches
+        head = first_name(module, "online head")
+        encoder = first_name(module, "online encoder")
+        self.viewed = encoder or head or online
+        self.pairs = self._find_pairs()
+        # The outputs of this part may get gradient through the predictor alone. Two different
+        # encoders that are trained against each other, as in CLIP, have no such part.
+        self.source = ""
+        if has_predictor or target in self.pairs:
+            self.source = target or head or encoder or online
+        if has_predictor and self._parameters(online):
+            self.pairs[online] = self.viewed
+        names = {online, target, self.viewed, self.source, *self.pairs}
+        for name in filter(None, names):
+            submodule = require_part(module, "part", name)
+            self._hook(submodule.register_forward_hook, submodule, partial(self._on_call, name))
 
     def _begin_step(self) -> None:
         # The gradients that arrive at an output and, with a minus sign, those of them that come
         # through the predictor. An output is a node of the graph and the number of its output.
         self._gradients: dict[Any, list[Tensor]] = {}
         self._followed: set[Any] = set()  # nodes of the graph
-        self._first_call: list[Tensor] = []  # of the part that sees the views
+        self._first_call: list[Tensor] = []  # of the part that receives the views
         self._same_views: list[bool] = []
 
     def after_step(self) -> list[Finding]:
         """Return the new findings."""
-        if not self.recording:
-            return []
         keys = []
         if any(map(_has_rest, self._gradients.values())):
             keys.append(("stop-gradient", self.source))
             self.source = ""
-        # The first call was compared with itself, so it counts only if it is the only one.
+        # The first call is compared with itself, which matters only if there is no other.
         same_views = self._same_views[1:] or self._same_views
         if same_views:
             self._signs["views", self.viewed].append(all(same_views))
@@ -97,30 +108,12 @@ class LoopChecks(ModuleObserver):
         self.steps += 1
         if self.steps == STEPS:
             self.detach()
-            self.recording = False
-            keys += [key for key, signs in self._signs.items() if len(signs) > 1 and all(signs)]
+            for key, signs in self._signs.items():
+                if len(signs) > 1 and all(signs):
+                    keys.append(key)
         return [Finding(check, name, CHECKS[check].format(name)) for check, name in keys]
 
-    def _register(self) -> None:
-        online, target, has_predictor = self.branches
-        head = first_name(self.module, "online head")
-        encoder = first_name(self.module, "online encoder")
-        pairs = self._pairs()
-        self.viewed = encoder or head or online
-        if has_predictor or target in pairs:
-            self.source = target or head or encoder or online
-        if has_predictor and self._parameters(online):
-            pairs[online] = self.viewed
-
-        for name in {online, target or online, self.source or online, self.viewed}:
-            submodule = require_part(self.module, "part", name)
-            self._hook(submodule.register_forward_hook, submodule, partial(self._on_call, name))
-        for name, moving in pairs.items():
-            submodule = require_part(self.module, "part", name)
-            compare = partial(self._compare_weights, name, moving)
-            self._hook(submodule.register_forward_pre_hook, submodule, compare)
-
-    def _pairs(self) -> dict[str, str]:
+    def _find_pairs(self) -> dict[str, str]:
         """Return the online part of each target whose parameters have the same shapes."""
         online, target, _ = self.branches
         names = [(online, target or "")]
@@ -129,12 +122,13 @@ class LoopChecks(ModuleObserver):
         pairs: dict[str, str] = {}
         for online, target in names:
             shapes = [x.shape for x in self._parameters(online)]
-            if shapes and shapes == [x.shape for x in self._parameters(target)]:
+            target_shapes = [x.shape for x in self._parameters(target)]
+            if shapes and shapes == target_shapes:
                 pairs.setdefault(target, online)
         return pairs
 
     def _parameters(self, name: str) -> list[nn.Parameter]:
-        """Return a part's parameters, without lazy ones and those that are split over devices."""
+        """Return a part's parameters that are neither lazy nor split over devices."""
         submodule = part(self.module, name)
         if submodule is None:
             return []
@@ -143,25 +137,34 @@ class LoopChecks(ModuleObserver):
     def _on_call(self, name: str, args: Any, kwargs: Any, output: Any) -> None:
         """Check a call of a part."""
         online, target, has_predictor = self.branches
-        x, y = first_tensor((args, kwargs)), first_tensor(output)
+        x = first_tensor((args, kwargs))
+        y = first_tensor(output)
         if x is None or y is None:
             return
+        if name in self.pairs:
+            self._compare_weights(name)
         if name in (online, target) and has_rows(y) and len(y) > 1:
-            self._signs["constant", name].append(bool((y == y[:1]).all()))
+            is_constant = (y == y[:1]).all()
+            self._signs["constant", name].append(bool(is_constant))
         if name == self.source:
             self._add_output(y)
         if name == online and has_predictor:
             if target is None:
                 self._add_output(x)
             self._follow(y)
-            if target is None or self._parameters(target):  # otherwise it is a filter
+            if target is None or self._parameters(target):  # otherwise the target is a filter
                 self._signs["asymmetry", name].append(_equal(x, y))
         # A loop may call a network on the same view with and without gradients.
         if name == self.viewed and torch.is_grad_enabled():
-            call = [x.detach(), y.detach()]
-            rolled = [z.roll(z.numel() // self.views) for z in call]  # by one view, if it has all
-            self._same_views.append(all(map(_equal, call, self._first_call or rolled)))
-            self._first_call = self._first_call or [z.clone() for z in call]
+            self._compare_views([x.detach(), y.detach()])
+
+    def _compare_views(self, call: list[Tensor]) -> None:
+        """Compare a call with the step's first call, and the first call's views with each other."""
+        rolled = [x.roll(x.numel() // self.views) for x in call]
+        same = map(_equal, call, self._first_call or rolled)
+        self._same_views.append(all(same))
+        if not self._first_call:
+            self._first_call = [x.clone() for x in call]
 
     def _add_output(self, x: Tensor) -> None:
         """Record the gradients that arrive at an output."""
@@ -172,7 +175,7 @@ class LoopChecks(ModuleObserver):
 
     def _follow(self, output: Tensor) -> None:
         """Record the gradients that come from the predictor's output."""
-        self._gradients.pop((output.grad_fn, output.output_nr), None)  # the predictor's input
+        self._gradients.pop((output.grad_fn, output.output_nr), None)  # it returned its input
         nodes: list[Any] = [output.grad_fn]
         while nodes:
             node = nodes.pop()
@@ -184,15 +187,17 @@ class LoopChecks(ModuleObserver):
                 if edge in self._gradients:
                     node.register_hook(partial(_subtract, self._gradients[edge], index))
 
-    def _compare_weights(self, name: str, moving: str, *call: Any) -> None:
-        """Compare weights at a part's calls, which allows any order of updates."""
-        weights, moved = self._sample(name), self._sample(moving)
-        first, before = self._weights.setdefault(name, (weights, moved))
-        if ((moved - before).abs() > VISIBLE * before.abs()).any():
-            self._weights[name] = first, moved
+    def _compare_weights(self, name: str) -> None:
+        """Compare weights at a call, because loops update the target before or after the step."""
+        weights = self._sample(name)
+        online = self._sample(self.pairs[name])
+        first, before = self._weights.setdefault(name, (weights, online))
+        change = (online - before).abs()
+        if (change > VISIBLE * before.abs()).any():
+            self._weights[name] = first, online
             check = "predictor" if name == self.branches.online else "frozen target"
             self._signs[check, name].append(torch.equal(weights, first))
-            self._signs["copied target", name].append(torch.equal(weights, moved))
+            self._signs["copied target", name].append(torch.equal(weights, online))
 
     def _sample(self, name: str) -> Tensor:
         """Return up to 100 weights of each parameter."""
@@ -210,7 +215,8 @@ def _has_rest(gradients: list[Tensor]) -> bool:
     if not gradients:
         return False
     stacked = torch.stack(gradients)
-    rounding = len(stacked) * torch.finfo(stacked.dtype).eps * stacked.abs().sum(0)
+    size = stacked.abs().sum(0)
+    rounding = len(stacked) * torch.finfo(stacked.dtype).eps * size
     return bool((stacked.sum(0).abs() > rounding).any())
 
 
