@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import gather_objects, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.observe import neighbours, parts
 from rdm_solo.observe.outputs import rows
+from rdm_solo.observe.recorder import Limits
+from rdm_solo.runs.columns import held_out
 
 # Batch size for images that are given as a tensor.
 BATCH = 512
@@ -149,3 +152,40 @@ class LabelledImages:
             value = neighbours.accuracy(memory, queries, self.k, self.temperature)
         self.classes = len(set().union(*gather_objects(seen)))
         return float(value)
+
+
+class HeldOut(UserImages):
+    """Measure the spectra of features on images that are not trained on.
+
+    A batch is or starts with images, or with several views of the same images.
+
+    >>> scalars = HeldOut("held_out", torch.eye(3)).scalars(nn.Identity(), nn.Identity(), Limits())
+    >>> round(scalars["erank/held_out"], 6), round(scalars["erank/held_out_centred"], 6)
+    (3.0, 2.0)
+    """
+
+    def scalars(
+        self, backbone: nn.Module | None, module: nn.Module, limits: Limits
+    ) -> dict[str, float]:
+        """Return the scalars by column name; at most ``limits.max_rows`` features are used."""
+        from rdm_solo.spectra.features import FeatureSpectra
+
+        batches = []
+        count = 0
+        with undisturbed(module):
+            for images, *others in self.shares():
+                views = [images, *(x for x in others if x.shape == images.shape)]
+                batches.append([self.features(backbone, view) for view in views])
+                if batches[0][0].shape[1] > limits.max_features_dim:
+                    return {}
+                count += len(images)
+                most = limits.max_rows // len(views) // world_size()
+                if count >= most:
+                    break
+        # One update, because processes may have different numbers of batches.
+        by_view = [torch.cat(view)[:most] for view in zip(*batches)]
+        if not has_float64(by_view[0].device):
+            by_view = [view.cpu() for view in by_view]
+        metric = FeatureSpectra(by_view[0].shape[1]).to(by_view[0].device)
+        metric.update(by_view)
+        return {held_out(name): value for name, value in metric.compute().items()}

@@ -10,7 +10,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.watch.fixed_images import LabelledImages
+from rdm_solo.observe.recorder import Limits
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.spectra.features import FeatureSpectra
+from rdm_solo.watch.fixed_images import HeldOut, LabelledImages
 
 CLASSES = 3
 
@@ -228,3 +231,71 @@ def measure_on_device(device: str) -> float:
 def test_images_go_to_the_device_of_the_backbone(on_second_device):
     expected = knn_accuracy(Net().eval().backbone)
     assert on_second_device(measure_on_device, second_device.DEVICE) == pytest.approx(expected)
+
+
+def spectra(*views: torch.Tensor) -> dict[str, float]:
+    """Return what the features' columns have for these views, under the names of `held_out`."""
+    backbone = Net().eval().backbone
+    with torch.no_grad():
+        features = [backbone(view) for view in views]
+    metric = FeatureSpectra(32)
+    metric.update(features)
+    scalars = metric.compute()
+    return {name.replace("features", "held_out"): value for name, value in scalars.items()}
+
+
+def held_out_scalars(source, **limits: int) -> dict[str, float]:
+    net = Net()
+    return HeldOut("held_out", source).scalars(net.backbone, net, Limits(**limits))
+
+
+def test_held_out_images_have_the_spectra_of_the_features_columns():
+    expected = spectra(IMAGES)
+    assert expected.keys() <= COLUMNS.keys()
+    assert {"erank/held_out_centred", "alpha_req_r2/held_out"} <= expected.keys()
+    sources = {
+        "tensor": IMAGES,
+        "batches": DataLoader(IMAGES, 7, shuffle=True),
+        "labelled": TRAIN,
+        "list": [IMAGES[:5], IMAGES[5:]],
+        "dict": [{"pixel_values": IMAGES, "labels": LABELS}],
+    }
+    for name, source in sources.items():
+        assert held_out_scalars(source) == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["views", "views in a list, and labels"])
+def test_views_of_held_out_images_have_lidar(nested):
+    views = IMAGES, IMAGES + 0.1 * torch.randn(IMAGES.shape)
+    source = [[views, LABELS, ["name"]]] if nested else views
+    scalars = held_out_scalars(source)
+    assert scalars == pytest.approx(spectra(*views))
+    assert scalars["lidar/held_out"] > 1
+
+
+def test_held_out_images_stop_at_the_limits():
+    views = IMAGES, 2 * IMAGES
+    loader = DataLoader(TensorDataset(*views), 7)
+    expected = spectra(*(view[:10] for view in views))
+    assert held_out_scalars(loader, max_rows=21) == pytest.approx(expected)
+    assert held_out_scalars(loader, max_features_dim=31) == {}
+
+
+def test_held_out_images_leave_no_trace_in_training():
+    held_out = HeldOut("held_out", DataLoader(Augmented(), 5, shuffle=True))
+    limits = Limits(max_rows=20)
+    assert_no_trace(lambda net: held_out.scalars(net.backbone, net, limits))
+
+
+def measure_held_out_on_each_process(rank: int, size: int, expected, expected_of_20) -> None:
+    torch.manual_seed(rank)
+    loader = DataLoader(TensorDataset(*TRAIN), 1, shuffle=True)
+    # 61 images are 31 batches on one process and 30 on the other.
+    assert held_out_scalars(loader) == pytest.approx(expected)
+    in_order = DataLoader(IMAGES, 7)
+    assert held_out_scalars(in_order, max_rows=20) == pytest.approx(expected_of_20)
+
+
+def test_two_processes_have_the_spectra_of_one(worlds):
+    expected, expected_of_20 = spectra(IMAGES), spectra(IMAGES[:20])
+    worlds(2).run(measure_held_out_on_each_process, expected, expected_of_20)
