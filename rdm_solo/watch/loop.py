@@ -27,7 +27,7 @@ from rdm_solo.observe.recorder import EpochRow, Limits, Recorder
 from rdm_solo.observe.step_size import LARGE, StepSize
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.epoch_line import epoch_line
-from rdm_solo.watch.fixed_images import LabelledImages
+from rdm_solo.watch.fixed_images import HeldOut, LabelledImages
 from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
@@ -236,7 +236,12 @@ class Watch:
         if checks and observer.branches is not None:
             self._checks = LoopChecks(self.module, observer.branches, views)
         self._step_size = StepSize(observer.backbone or self.module) if checks else None
-        self.labelled = LabelledImages(*labelled) if labelled is not None else None
+        self.labelled = None
+        if labelled is not None:
+            self.labelled = LabelledImages(*labelled)
+        self.held_out = None
+        if held_out is not None:
+            self.held_out = HeldOut("held_out", held_out)
         if not self.folder.rows:
             self._measure_untrained()
         self._begin_epoch()
@@ -287,10 +292,12 @@ class Watch:
 
     def _measure_images(self) -> dict[str, float]:
         """Return the scalars of the user's images."""
+        backbone = self.recorder.observer.backbone
         scalars = {}
         if self.labelled is not None:
-            backbone = self.recorder.observer.backbone
             scalars[KNN] = self.labelled.accuracy(backbone, self.module)
+        if self.held_out is not None:
+            scalars |= self.held_out.scalars(backbone, self.module, self.recorder.limits)
         return scalars
 
     @property
