@@ -29,8 +29,10 @@ CHECKS = {
     "after each optimizer step with a momentum below 1, unless it should stay as it is.",
     "copied target": "the target {!r} always has the online branch's weights: make it a deepcopy, "
     "and update it with a momentum above 0.",
-    "views": "{!r} receives the same view of an image twice: draw a random augmentation for each "
-    "view.",
+    "views": "{!r} receives the same views of the images in each call: draw a random augmentation "
+    "for each view.",
+    "views in a batch": "{!r} receives batches whose views are identical: draw a random "
+    "augmentation for each view.",
     "constant": "{!r} returns the same output for all images: look for a zero layer or a ReLU "
     "without positive values at its end.",
 }
@@ -92,7 +94,6 @@ class LoopChecks(ModuleObserver):
         self._gradients: dict[Any, list[Tensor]] = {}
         self._followed: set[Any] = set()  # nodes of the graph
         self._first_call: list[Tensor] = []  # of the part that receives the views
-        self._same_views: list[bool] = []
 
     def after_step(self) -> list[Finding]:
         """Return the new findings."""
@@ -100,10 +101,6 @@ class LoopChecks(ModuleObserver):
         if any(map(_has_rest, self._gradients.values())):
             keys.append(("stop-gradient", self.source))
             self.source = ""
-        # The first call is compared with itself, which matters only if there is no other.
-        same_views = self._same_views[1:] or self._same_views
-        if same_views:
-            self._signs["views", self.viewed].append(all(same_views))
         self._begin_step()
         self.steps += 1
         if self.steps == STEPS:
@@ -159,12 +156,14 @@ class LoopChecks(ModuleObserver):
             self._compare_views([x.detach(), y.detach()])
 
     def _compare_views(self, call: list[Tensor]) -> None:
-        """Compare a call with the step's first call, and the first call's views with each other."""
-        rolled = [x.roll(x.numel() // self.views) for x in call]
-        same = map(_equal, call, self._first_call or rolled)
-        self._same_views.append(all(same))
-        if not self._first_call:
+        """Compare a call with the step's first one, and in the first its views with each other."""
+        if self._first_call:
+            same = all(map(_equal, call, self._first_call))
+            self._signs["views", self.viewed].append(same)
+        else:
             self._first_call = [x.clone() for x in call]
+            same = all(_equal(x, x.roll(x.numel() // self.views)) for x in call)
+            self._signs["views in a batch", self.viewed].append(same)
 
     def _add_output(self, x: Tensor) -> None:
         """Record the gradients that arrive at an output."""

@@ -76,6 +76,12 @@ def chunked(model, stop=torch.Tensor.detach):
     return distance(p1, stop(z2)) + distance(p2, stop(z1))
 
 
+def predicted_twice(model, stop=torch.Tensor.detach):
+    z1, z2 = (project(model, x) for x in views())
+    p = model.prediction_head(z1) + model.prediction_head(z1)
+    return distance(p, stop(z2))
+
+
 def normalised(model, stop=torch.Tensor.detach):
     z1, z2 = (project(model, x) for x in views())
     return distance(model.prediction_head(normalize(z1)), stop(normalize(z2)))
@@ -88,7 +94,16 @@ def autocast(model, stop=torch.Tensor.detach):
     return distance(p[0], stop(z2)) + distance(p[1], stop(z1)) + p[2].float().std()
 
 
-LOOPS = [simsiam, one_view_predicted, joined, same_tensor, chunked, normalised, autocast]
+LOOPS = [
+    simsiam,
+    one_view_predicted,
+    joined,
+    same_tensor,
+    chunked,
+    predicted_twice,
+    normalised,
+    autocast,
+]
 
 
 @pytest.mark.parametrize("step", LOOPS)
@@ -272,9 +287,18 @@ def with_dropout(model):
     return distance(model.prediction_head(z1), z2.detach())
 
 
-@pytest.mark.parametrize("step", [same_views, same_halves])
-def test_identical_views_are_found(step):
-    assert checked(SimSiam(), step) == [(STEPS, "views", "backbone")]
+@pytest.mark.parametrize(
+    ("step", "check"), [(same_views, "views"), (same_halves, "views in a batch")]
+)
+def test_identical_views_are_found(step, check):
+    assert checked(SimSiam(), step) == [(STEPS, check, "backbone")]
+
+
+def test_identical_views_are_found_if_a_later_layer_works_in_place():
+    model = SimSiam()
+    model.backbone.pop(1)
+    model.projection_head = nn.Sequential(nn.ReLU(inplace=True), model.projection_head)
+    assert checked(model, same_views) == [(STEPS, "views", "backbone")]
 
 
 def test_dropout_inside_the_network_makes_views():
@@ -357,6 +381,20 @@ def test_a_loop_may_accumulate_gradients_and_start_with_a_rate_of_zero():
             optimizer.zero_grad()
             update(model, 0.99)
             optimizer.param_groups[0]["lr"] += 0.05
+
+
+def test_a_target_may_follow_after_one_accumulated_step():
+    """Step 8 updates the target, whose online part is the old one, and then the online part."""
+    model = byol(BYOL())
+    checks = LoopChecks(model, parts.find(model))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(1, STEPS + 1):
+        if i % 8 == 0:
+            update(model, 0.99)
+        with_target(model).backward()
+        if i % 8 == 0:
+            optimizer.step()
+        assert checks.after_step() == []
 
 
 def test_modules_in_a_dict_with_other_names_are_checked():
