@@ -34,6 +34,7 @@ LOCK = ".lock"  # locked while the run's process is alive
 LOGGERS = "loggers.json"  # ids that a resumed run needs to continue its loggers
 FIGURES = "figures"
 OUTPUTS = "outputs"  # a folder: outputs that a watch saved at a warning
+PATCHES = "patches.npz"  # similarities of patches in the first trained epoch of a watch
 LINEAR = "linear.json"  # linear evaluations
 EXPORT = "export"
 
