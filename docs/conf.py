@@ -56,7 +56,8 @@ autodoc_inherit_docstrings = False
 # A room's __init__ repeats names of its modules, which have the entries.
 autodoc_default_options = {"ignore-module-all": True}
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["wandb"]  # an optional package, which the site does not need
+# Optional packages, which the site does not need.
+autodoc_mock_imports = ["transformers", "wandb"]
 autodoc_use_type_comments = False  # there are none; looking for them takes a fifth of the time
 
 
