@@ -27,7 +27,7 @@ from rdm_solo.observe.recorder import EpochRow, Limits, Recorder
 from rdm_solo.observe.step_size import LARGE, StepSize
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.epoch_line import epoch_line
-from rdm_solo.watch.fixed_images import HeldOut, LabelledImages
+from rdm_solo.watch.fixed_images import HeldOut, LabelledImages, Patches
 from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
@@ -76,7 +76,8 @@ class Watch:
         labelled: ``(train, val)`` images with labels, each a loader or a pair of tensors. A kNN
             classifier on the backbone's features measures ``val/knn_acc1``, also before training.
         held_out: a loader of images that are not trained on. The spectra of their features become
-            the columns ``*/held_out``.
+            the columns ``*/held_out``. On the first of these or of the labelled images, the patch
+            tokens of a vision transformer are measured (``erank/patches``, ``drift/patches``).
         every_n_epochs: how often labelled and held-out images are measured.
         classes: number K of outputs of a softmax in the loss, to report a loss that is stuck at
             ln K. By default it is that of a student's last layer if this has more outputs than
@@ -236,12 +237,15 @@ class Watch:
         if checks and observer.branches is not None:
             self._checks = LoopChecks(self.module, observer.branches, views)
         self._step_size = StepSize(observer.backbone or self.module) if checks else None
-        self.labelled = None
+        self.labelled: LabelledImages | None = None
+        self.held_out: HeldOut | None = None
+        self.patches: Patches | None = None  # of the first images of one of these
         if labelled is not None:
             self.labelled = LabelledImages(*labelled)
-        self.held_out = None
+            self.patches = Patches("labelled", labelled[1], self.folder.folder)
         if held_out is not None:
             self.held_out = HeldOut("held_out", held_out)
+            self.patches = Patches("held_out", held_out, self.folder.folder)
         if not self.folder.rows:
             self._measure_untrained()
         self._begin_epoch()
@@ -283,14 +287,14 @@ class Watch:
     def _measure_untrained(self) -> None:
         """Add epoch 0, of the network before its first step."""
         self._started = time.monotonic()
-        row = EpochRow(0, self._measure_images())
+        row = EpochRow(0, self._measure_images(0))
         if not row.scalars:
             return
         self.alarm.epochs.append(row.measured(self._label_count))
         self.folder.add_untrained(row, self._label_count)
         self._log_line(row, is_best=False)
 
-    def _measure_images(self) -> dict[str, float]:
+    def _measure_images(self, epoch: int) -> dict[str, float]:
         """Return the scalars of the user's images."""
         backbone = self.recorder.observer.backbone
         scalars = {}
@@ -298,6 +302,8 @@ class Watch:
             scalars[KNN] = self.labelled.accuracy(backbone, self.module)
         if self.held_out is not None:
             scalars |= self.held_out.scalars(backbone, self.module, self.recorder.limits)
+        if self.patches is not None:
+            scalars |= self.patches.scalars(backbone, self.module, epoch)
         return scalars
 
     @property
@@ -400,7 +406,7 @@ class Watch:
             row.scalars["train/loss"] = loss
         is_due = (self.epoch - 1) % self.every_n_epochs == 0 or self.epoch == self.epochs
         if is_due:
-            row.scalars |= self._measure_images()
+            row.scalars |= self._measure_images(self.epoch)
         row.scalars |= user_scalars
         # A step without targets, as before k-means of DeepCluster v2, is no mistake at first.
         should_measure = self.recorder.was_measured or self._steps == 0

@@ -251,3 +251,34 @@ def test_a_learning_rate_that_is_far_too_high_is_found_in_ten_steps(tmp_path, lr
             optimizer.step()
             watch.step(loss)
     assert [finding.check for finding in watch.findings] == ["learning rate"] * (lr > 1)
+
+
+class VisionTransformer(nn.Module):
+    """A SimSiam model whose backbone returns patch tokens."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Linear(DIM, 8)
+        self.projector = nn.Linear(8, 8)
+        self.predictor = nn.Linear(8, 8)
+
+
+def test_held_out_images_and_their_patches_are_measured(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    tokens = torch.randn(40, 9, DIM, generator=rng)
+    model = VisionTransformer()
+    with Watch(tmp_path, model, held_out=tokens.split(10)) as watch:
+        scalars = []
+        for _ in range(2):
+            for batch in tokens.split(10):
+                loss = model.predictor(model.projector(model.backbone(batch))).mean()
+                watch.step(loss)
+            scalars.append(watch.end_epoch())
+            nn.init.constant_(model.backbone.weight, 0.1)  # all patches in one direction
+    first, second = scalars
+    assert first["erank/held_out"] == pytest.approx(first["erank/features"], rel=0.05)
+    assert first["drift/patches"] == 0
+    assert second["drift/patches"] > 0.3
+    assert second["erank/patches"] == pytest.approx(1)
+    assert {"erank/held_out", "erank/patches"} <= runs.load(tmp_path).untrained.keys()
