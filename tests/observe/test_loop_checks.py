@@ -417,6 +417,12 @@ def test_an_in_place_layer_at_the_start_of_the_predictor_is_no_mistake():
     assert checked(model, simsiam) == []
 
 
+def test_lazy_layers_are_no_obstacle():
+    model = byol(BYOL())
+    model.projection_head, model.projection_head_momentum = nn.LazyLinear(8), nn.LazyLinear(8)
+    assert checked(model, with_target, lr=0) == []
+
+
 class Odd(nn.Module):
     """A part with an unusual output."""
 
