@@ -1,7 +1,5 @@
 """Mistakes in a loop are found in its first steps, and healthy loops raise no finding."""
 
-import copy
-
 import pytest
 import torch
 from support.own_models import BYOL, DIM, SimSiam
@@ -472,10 +470,11 @@ def test_all_hooks_are_removed_after_the_last_step():
     model = byol(BYOL())
     checks = LoopChecks(model, parts.find(model))
     for _ in range(STEPS):
+        assert checks.recording
         assert any(part._forward_hooks for part in model.modules())
         checks.after_step()
     for submodule in model.modules():
         assert not submodule._forward_hooks
         assert not submodule._forward_pre_hooks
+    assert not checks.recording
     assert checks.after_step() == []
-    copy.deepcopy(model)
