@@ -96,7 +96,7 @@ class LoopChecks(ModuleObserver):
         self._first_call: list[Tensor] = []  # of the part that receives the views
 
     def after_step(self) -> list[Finding]:
-        """Return the new findings."""
+        """Return the new findings. After the last step, ``recording`` is False."""
         keys = []
         if any(map(_has_rest, self._gradients.values())):
             keys.append(("stop-gradient", self.source))
@@ -105,6 +105,7 @@ class LoopChecks(ModuleObserver):
         self.steps += 1
         if self.steps == STEPS:
             self.detach()
+            self.recording = False
             for key, signs in self._signs.items():
                 if len(signs) > 1 and all(signs):
                     keys.append(key)

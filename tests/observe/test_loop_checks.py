@@ -1,7 +1,5 @@
 """Mistakes in a loop are found in its first steps, and healthy loops raise no finding."""
 
-import copy
-
 import pytest
 import torch
 from support.own_models import BYOL, DIM, SimSiam
@@ -417,6 +415,12 @@ def test_an_in_place_layer_at_the_start_of_the_predictor_is_no_mistake():
     assert checked(model, simsiam) == []
 
 
+def test_lazy_layers_are_no_obstacle():
+    model = byol(BYOL())
+    model.projection_head, model.projection_head_momentum = nn.LazyLinear(8), nn.LazyLinear(8)
+    assert checked(model, with_target, lr=0) == []
+
+
 class Odd(nn.Module):
     """A part with an unusual output."""
 
@@ -466,10 +470,11 @@ def test_all_hooks_are_removed_after_the_last_step():
     model = byol(BYOL())
     checks = LoopChecks(model, parts.find(model))
     for _ in range(STEPS):
+        assert checks.recording
         assert any(part._forward_hooks for part in model.modules())
         checks.after_step()
     for submodule in model.modules():
         assert not submodule._forward_hooks
         assert not submodule._forward_pre_hooks
+    assert not checks.recording
     assert checks.after_step() == []
-    copy.deepcopy(model)
