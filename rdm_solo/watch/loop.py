@@ -246,7 +246,8 @@ class Watch:
         if held_out is not None:
             self.held_out = HeldOut("held_out", held_out)
             self.patches = Patches("held_out", held_out, self.folder.folder)
-        if not self.folder.rows:
+        is_trained = resume is not True and resume > 0  # in a new folder, by an earlier start
+        if not self.folder.rows and not is_trained:
             self._measure_untrained()
         self._begin_epoch()
 
