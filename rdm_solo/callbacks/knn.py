@@ -1,6 +1,6 @@
 """Log the accuracy of an exact weighted kNN classifier during training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,7 @@ from rdm_solo.callbacks import is_due
 from rdm_solo.callbacks.measurement import Measurement
 from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.data.loaders import MemoryLoader
-from rdm_solo.ground.distributed import gather
-from rdm_solo.observe.neighbours import Neighbours, unit
+from rdm_solo.observe import neighbours
 
 ACCURACY = "val/knn_acc1"
 PIXELS = "val/knn_pixels"
@@ -37,44 +36,30 @@ class WeightedKNN(Measurement):
         loader = datamodule.val_dataloader()
         if not loader:
             return
-        classes = pl_module.num_classes
         training = [module for module in pl_module.modules() if module.training]
         pl_module.eval()
-        accuracy = self.accuracy(datamodule, loader, pl_module.backbone, classes)
+        accuracy = self.accuracy(datamodule, loader, pl_module.backbone)
         self.scalars = {ACCURACY: float(accuracy)}
         for module in training:
             module.training = True
 
         in_memory = isinstance(datamodule.memory_dataloader(), MemoryLoader)
         if in_memory and isinstance(loader, MemoryLoader):
-            accuracy = self.accuracy(datamodule, loader, torch.nn.Flatten(), classes)
+            accuracy = self.accuracy(datamodule, loader, torch.nn.Flatten())
             self.scalars[PIXELS] = float(accuracy)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking and is_due(trainer, self.every_n_epochs):
             loader = trainer.val_dataloaders
-            accuracy = self.accuracy(
-                trainer.datamodule, loader, pl_module.backbone, pl_module.num_classes
-            )
+            accuracy = self.accuracy(trainer.datamodule, loader, pl_module.backbone)
             self.log_scalars(pl_module, {ACCURACY: accuracy}, prog_bar=True)
 
-    @torch.no_grad()
-    def accuracy(
-        self, datamodule: Any, loader: Any, encoder: Callable[[Tensor], Tensor], classes: int
-    ) -> Tensor:
+    def accuracy(self, datamodule: Any, loader: Any, encoder: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the accuracy on the loader's images in per cent, the same on all processes."""
-        query_batches = []
-        label_batches = []
-        for x, y in loader:
-            query_batches.append(unit(encoder(x)))
-            label_batches.append(y)
-        queries = torch.cat(gather(torch.cat(query_batches)))
-        labels = torch.cat(gather(torch.cat(label_batches)))
 
-        neighbours = Neighbours(queries, self.k)
-        for x, y in datamodule.memory_dataloader():
-            neighbours.add(unit(encoder(x)), y)
-        neighbours.merge_processes()
-        scores = neighbours.scores(classes, self.temperature)
-        is_correct = scores.argmax(1) == labels
-        return 100 * is_correct.float().mean()
+        def encoded(images: Any) -> Iterator[tuple[Tensor, Tensor]]:
+            for x, y in images:
+                yield encoder(x), y
+
+        memory = encoded(datamodule.memory_dataloader())
+        return neighbours.accuracy(memory, encoded(loader), self.k, self.temperature)

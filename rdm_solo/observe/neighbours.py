@@ -1,9 +1,13 @@
 """An exact weighted kNN classifier, whose memory bank is added in pieces."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from rdm_solo.ground.distributed import gather
+
+Batches = Iterable[tuple[Tensor, Tensor]]  # features and labels
 
 
 class Neighbours:
@@ -56,6 +60,35 @@ class Neighbours:
         k = min(self.k, similarity.shape[1])
         self.similarity, index = similarity.topk(k, dim=1)
         self.labels = labels.gather(1, index)
+
+
+@torch.no_grad()
+def accuracy(memory: Batches, queries: Batches, k: int, temperature: float) -> Tensor:
+    """Return the accuracy of weighted kNN in per cent, the same on all processes.
+
+    ``memory`` and ``queries`` are this process's batches of features ``(N, d)`` and labels
+    ``(N,)``; each process needs a query.
+
+    >>> batches = [(torch.eye(2), torch.tensor([0, 1]))]
+    >>> accuracy(batches, batches, k=1, temperature=0.07)
+    tensor(100.)
+    """
+    query_batches = []
+    label_batches = []
+    for features, y in queries:
+        query_batches.append(unit(features))
+        label_batches.append(y)
+    rows = torch.cat(gather(torch.cat(query_batches)))
+    labels = torch.cat(gather(torch.cat(label_batches)))
+
+    neighbours = Neighbours(rows, k)
+    for features, y in memory:
+        neighbours.add(unit(features), y)
+    neighbours.merge_processes()
+    classes = int(neighbours.labels.max()) + 1
+    scores = neighbours.scores(classes, temperature)
+    is_correct = scores.argmax(1) == labels
+    return 100 * is_correct.float().mean()
 
 
 def unit(x: Tensor) -> Tensor:

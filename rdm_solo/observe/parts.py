@@ -185,9 +185,14 @@ def part(module: Any, name: str) -> nn.Module | None:
 
 def class_name(module: Any) -> str:
     """Return the name of the class inside the wrappers."""
+    return type(unwrap(module)).__name__
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the module inside the wrappers."""
     while (wrapped := _wrapped(module)) is not None:
         module = wrapped
-    return type(module).__name__
+    return module
 
 
 def _wrapped(module: Any) -> nn.Module | None:

@@ -111,7 +111,7 @@ def classify_pixels(rank: int, size: int) -> float:
     memory = data.loader(dataset, "train", 5)
     datamodule = SimpleNamespace(memory_dataloader=lambda: memory)
     knn = WeightedKNN()
-    accuracy = knn.accuracy(datamodule, data.loader(dataset, "val", 5), torch.nn.Flatten(), 10)
+    accuracy = knn.accuracy(datamodule, data.loader(dataset, "val", 5), torch.nn.Flatten())
     assert float(accuracy) == pytest.approx(pixel_accuracy(dataset))
 
 
