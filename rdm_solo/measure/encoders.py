@@ -7,13 +7,19 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from rdm_solo.evaluate.extraction import represent
 from rdm_solo.ground.errors import UserError, first_line, join_first
 from rdm_solo.methods import backbones, weight_files
 from rdm_solo.methods.solo_learn import TIMM, check_backbone
 from rdm_solo.runs import checkpoints
 from rdm_solo.runs.folder import checked_config
 
+MOST, FEWEST = 5000, 1000  # images, if their number is not passed
+# Floating-point operations that take a minute on two cores. A trained and an untrained network see
+# each image, and a fifth of the images in two views.
+CPU_OPERATIONS = 4e12 / (2 * 1.4)
 KINDS = "a checkpoint file, a run folder, timm/NAME or MODULE.FUNCTION that returns a module"
 
 
@@ -52,20 +58,27 @@ def load(name: str, image_size: int, pretrained: bool, seed: int) -> Encoder:
                     f"{name} holds an unknown backbone ({join_first(weights.state)}): pass "
                     "MODULE.FUNCTION, your function that builds it and loads the weights."
                 )
-            return _from_file(name, weights, recognised, image_size)
+            return _from_file(name, weights, recognised)
         if name.startswith(TIMM):
             return _from_timm(name, image_size, pretrained)
         return _from_function(name)
 
 
 def _from_file(
-    name: str, weights: weight_files.Weights, spec: weight_files.Spec, size: int
+    name: str,
+    weights: weight_files.Weights,
+    spec: weight_files.Spec,
+    trained_size: int | None = None,
 ) -> Encoder:
+    # A network that is built for one size is a run's; the recognised ones take any size.
+    size = trained_size or 224
     module = weight_files.load(weights, spec, size)
     untrained = weight_files.build(spec, size, weights.padding)
-    assumed = weight_files.assumed_stem(weights, spec)
-    note = f"The file does not say the stem; assumed: {assumed}." if assumed else ""
-    return Encoder(name, module, untrained, note=note)
+    note = ""
+    stem = weight_files.assumed_stem(weights, spec)
+    if stem:
+        note = f"Its file does not say which stem it has; assumed: {stem}."
+    return Encoder(name, module, untrained, trained_size, note)
 
 
 def _from_timm(name: str, size: int, pretrained: bool) -> Encoder:
@@ -82,8 +95,12 @@ def _from_timm(name: str, size: int, pretrained: bool) -> Encoder:
             return Encoder(name, untrained, None, note=note)
         module = timm.create_model(model, pretrained=True, num_classes=0, **options)
     except Exception as error:  # of a size that does not fit, or of any download
-        raise UserError(f"{name} for {size} px, pretrained={pretrained}: {first_line(error)}") from error
-    return Encoder(name, module, untrained, trained_size=module.pretrained_cfg["input_size"][-1])
+        raise UserError(
+            f"{name} of {size} px with pretrained={str(pretrained).lower()} cannot be built or "
+            f"loaded: {first_line(error)}"
+        ) from error
+    trained_size = module.pretrained_cfg["input_size"][-1]
+    return Encoder(name, module, untrained, trained_size)
 
 
 def _from_function(name: str) -> Encoder:
@@ -98,7 +115,7 @@ def _from_function(name: str) -> Encoder:
     untrained = reinitialised(module)
     note = ""
     if untrained is None:
-        note = "It has parameters outside of modules with reset_parameters, so no untrained network was made."
+        note = "No untrained network: a part with parameters has no reset_parameters()."
     return Encoder(name, module, untrained, note=note)
 
 
@@ -108,7 +125,6 @@ def reinitialised(module: nn.Module) -> nn.Module | None:
     >>> layer = nn.Linear(2, 2)
     >>> bool(reinitialised(layer).weight.equal(layer.weight))
     False
-    >>> layer.scale = nn.Parameter(torch.ones(2))
     """
     untrained = copy.deepcopy(module)
     for part in untrained.modules():
@@ -118,3 +134,25 @@ def reinitialised(module: nn.Module) -> nn.Module | None:
         elif any(True for _ in part.parameters(recurse=False)):
             return None
     return untrained
+
+
+def affordable(encoder: Encoder, channels: int, size: int, device: torch.device) -> int:
+    """Return how many images are measured by default: on a CPU, those of about a minute.
+
+    It raises UserError if the encoder refuses images of this size.
+    """
+    image = torch.zeros(1, encoder.channels or channels, size, size, device=device)
+    module = encoder.module.to(device).eval()
+    try:
+        with FlopCounterMode(display=False) as counter:
+            represent(module, image)
+    except UserError:
+        raise
+    except Exception as error:  # of the user's module
+        raise UserError(
+            f"{encoder.name} cannot take images of {size} px: {first_line(error)}"
+        ) from error
+    if device.type != "cpu":
+        return MOST
+    operations = max(1, counter.get_total_flops())
+    return max(FEWEST, min(MOST, int(CPU_OPERATIONS / operations)))
