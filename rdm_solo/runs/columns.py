@@ -155,6 +155,19 @@ COLUMNS = {
             meaning="Share of the mean in the second moment: 1 if all outputs equal their mean.",
             digits=3,
         ),
+        # Of a watch, for a model with patch tokens.
+        Column(
+            "erank/patches",
+            "effective rank of patches",
+            meaning="Directions in which an image's patches differ: 0 if they are all equal.",
+        ),
+        Column(
+            "drift/patches",
+            "drift of patches",
+            meaning="Change of the similarities between an image's patches since the first epoch. "
+            "If it rises while their rank falls, patch features become alike.",
+            digits=3,
+        ),
         Column("alignment/online_target", "alignment plain", _ALIGNMENT),
         Column("alignment/online_target_weighted", "alignment weighted", _ALIGNMENT),
         Column("alignment/online_target_paper_m", "alignment paper's m"),

@@ -1,6 +1,7 @@
 """Measurements on a user's images: right on one process and on two, and without a trace."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.observe.recorder import Limits
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.spectra.features import FeatureSpectra
-from rdm_solo.watch.fixed_images import HeldOut, LabelledImages
+from rdm_solo.spectra.patches import gram_drift, patch_grams, patch_rank
+from rdm_solo.watch.fixed_images import HeldOut, LabelledImages, Patches
 
 CLASSES = 3
 
@@ -299,3 +301,91 @@ def measure_held_out_on_each_process(rank: int, size: int, expected, expected_of
 def test_two_processes_have_the_spectra_of_one(worlds):
     expected, expected_of_20 = spectra(IMAGES), spectra(IMAGES[:20])
     worlds(2).run(measure_held_out_on_each_process, expected, expected_of_20)
+
+
+class Tokens(nn.Module):
+    """Patch tokens of images, without class token: a 4 x 4 image has 4 patches."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Conv2d(1, 6, 2, 2), nn.BatchNorm2d(6))
+        self.frozen = nn.Dropout(0.5).eval()
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.backbone(x).flatten(1))
+
+    def change(self, amount=0.5):
+        with torch.no_grad():
+            self.backbone[0].weight[:3] += amount
+
+    @torch.no_grad()
+    def patches(self, n=32):
+        return self.eval().backbone(IMAGES[:n]).flatten(2).mT
+
+
+def test_patches_are_compared_with_the_first_trained_epoch_also_in_a_resumed_run(tmp_path):
+    net = Tokens()
+    patches = Patches("held_out", IMAGES, tmp_path)
+    untrained = patches.scalars(net.backbone, net, 0)
+    assert untrained == {"erank/patches": pytest.approx(float(patch_rank(net.patches())))}
+    assert untrained.keys() | {"drift/patches"} <= COLUMNS.keys()
+    net.change()
+    reference = patch_grams(net.patches())
+    assert patches.scalars(net.backbone, net, 1)["drift/patches"] == 0
+    net.change()
+    row = patches.scalars(net.backbone, net, 2)
+    drift = float(gram_drift(patch_grams(net.patches()), reference))
+    assert drift > 0.1
+    # Cosines are stored in float16, whose relative error is 5e-4.
+    assert row["drift/patches"] == pytest.approx(drift, abs=1e-3)
+    resumed = Patches("held_out", DataLoader(IMAGES, 40), tmp_path)
+    assert resumed.scalars(net.backbone, net, 2) == row
+
+
+def test_a_reference_of_other_images_or_of_a_later_epoch_is_replaced(tmp_path):
+    net = Tokens()
+    Patches("held_out", IMAGES, tmp_path).scalars(net.backbone, net, 3)
+    net.change()
+    other_images = Patches("held_out", IMAGES + 1, tmp_path)
+    assert other_images.scalars(net.backbone, net, 4)["drift/patches"] == 0
+    net.change()
+    trained_again = Patches("held_out", IMAGES + 1, tmp_path)
+    assert trained_again.scalars(net.backbone, net, 2)["drift/patches"] == 0
+    net.change()
+    assert trained_again.scalars(net.backbone, net, 3)["drift/patches"] > 0
+
+
+def test_the_reference_is_a_small_file(tmp_path):
+    net = Tokens()
+    images = torch.randn(32, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    patches = Patches("held_out", images, tmp_path)
+    assert patches.scalars(net.backbone, net, 1)["drift/patches"] == 0
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 3.1e6
+
+
+def test_patches_leave_no_trace_and_a_backbone_without_patches_has_none(tmp_path):
+    patches = Patches("held_out", DataLoader(Augmented(), 5, shuffle=True), tmp_path)
+    assert_no_trace(lambda net: patches.scalars(net.backbone, net, 1))
+    net = Net()
+    assert patches.scalars(net.backbone, net, 1) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def measure_patches_on_each_process(rank: int, size: int, folder: str) -> list[dict[str, float]]:
+    net = Tokens()
+    loader = DataLoader(TensorDataset(*TRAIN), 32, sampler=DistributedSampler(IMAGES, size, rank))
+    patches = Patches("labelled (val)", loader, Path(folder))
+    scalars = []
+    for epoch in (1, 2):
+        net.change()
+        scalars.append(patches.scalars(net.backbone, net, epoch))
+    return scalars
+
+
+def test_processes_return_the_patches_of_the_first(worlds, tmp_path):
+    first, second = worlds(2).run(measure_patches_on_each_process, str(tmp_path))
+    assert first == second
+    assert first[1]["drift/patches"] > 0
