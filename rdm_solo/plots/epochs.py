@@ -141,7 +141,8 @@ def accuracies(groups: Groups, looks: style.Looks) -> Figure:
     Plot,
     title="Other measures of rank",
     caption="All are computed from the target's outputs, except the Epps–Pulley statistic, which "
-    "is computed from the projections. The table of measures explains each one.",
+    "is computed from the projections, and the measures of patch tokens. The table of measures "
+    "explains each one.",
     needs=DIAGNOSTICS,
     columns=MEASURES,
 )

@@ -7,8 +7,8 @@ figures of the report, to the dashboard and to the table at the end of a run. A 
 to the report's table and figure of measures, and ``compared`` to the tables of ``rdm_solo.Sweep``.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from rdm_solo.ground.errors import UserError, suggest
 
@@ -35,10 +35,40 @@ LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, better="higher", co
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
 _PROJECTION, _CENTRED = "effective rank before any filter", "effective rank around the mean"
 _MONOTONICITY = "monotonicity of the filter (1: low-pass)"
-_FEATURES = "rank of the backbone's features (training steps)"
+_FEATURES = "rank of the backbone's features"
 _OTHER_RANKS = "other measures of rank (target)"
 _POWER_LAW = "power law of the covariance's eigenvalues (target)"
 _SPHERE = "positives' distance and uniformity (target)"
+
+# Measures of the backbone's features in training steps. Each has a column for held-out images, too.
+FEATURES = [
+    Column("erank/features", "effective rank of features", _FEATURES, compared=True),
+    Column("erank/features_centred", "effective rank of features around the mean", _FEATURES),
+    Column("rankme/features", "RankMe of features", _FEATURES),
+    Column("lidar/features", "LiDAR of features", _FEATURES),
+    Column("stable_rank/features", "stable rank of features", _FEATURES),
+    Column("spread/features", "features' variance / second moment", digits=3),
+    Column("alpha_req/features", "alpha-ReQ features"),
+    Column("alpha_req_r2/features", "R² of alpha-ReQ features"),
+]
+
+
+def held_out(name: str) -> str:
+    """Return the name of the column that has a measure of features for held-out images.
+
+    >>> held_out("erank/features_centred")
+    'erank/held_out_centred'
+    """
+    return name.replace("/features", "/held_out")
+
+
+def _feature_columns() -> Iterator[Column]:
+    """Yield each measure of features, with held-out images next to training steps."""
+    for column in FEATURES:
+        yield column
+        label = column.label.replace("features", "held-out features")
+        yield replace(column, name=held_out(column.name), label=label, compared=False)
+
 
 COLUMNS = {
     column.name: column
@@ -51,14 +81,7 @@ COLUMNS = {
         # Collapse is judged by these two, around the mean of each step.
         Column("erank/centred", "effective rank around the mean", _CENTRED),
         Column("feature/spread", "spread (variance / second moment)", digits=3),
-        Column("erank/features", "effective rank of features", _FEATURES, compared=True),
-        Column("erank/features_centred", "effective rank of features around the mean", _FEATURES),
-        Column("rankme/features", "RankMe of features", _FEATURES),
-        Column("lidar/features", "LiDAR of features", _FEATURES),
-        Column("stable_rank/features", "stable rank of features", _FEATURES),
-        Column("spread/features", "features' variance / second moment", digits=3),
-        Column("alpha_req/features", "alpha-ReQ features"),
-        Column("alpha_req_r2/features", "R² of alpha-ReQ features"),
+        *_feature_columns(),
         Column("erank/positive", "effective rank, C₊"),
         Column("erank/logits", "effective rank, logits"),  # only for methods with a softmax
         Column("rankme/online", "RankMe online"),
@@ -130,6 +153,19 @@ COLUMNS = {
             "mean_share/target",
             "share of the mean",
             meaning="Share of the mean in the second moment: 1 if all outputs equal their mean.",
+            digits=3,
+        ),
+        # Of a watch, for a model with patch tokens.
+        Column(
+            "erank/patches",
+            "effective rank of patches",
+            meaning="Directions in which an image's patches differ: 0 if they are all equal.",
+        ),
+        Column(
+            "drift/patches",
+            "drift of patches",
+            meaning="Change of the similarities between an image's patches since the first epoch. "
+            "If it rises while their rank falls, patch features become alike.",
             digits=3,
         ),
         Column("alignment/online_target", "alignment plain", _ALIGNMENT),

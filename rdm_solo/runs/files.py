@@ -33,6 +33,7 @@ OWNER = "owner.json"  # the process that writes to the folder, or wrote to it la
 LOCK = ".lock"  # locked while the run's process is alive
 LOGGERS = "loggers.json"  # ids that a resumed run needs to continue its loggers
 FIGURES = "figures"
+PATCHES = "patches.npz"  # similarities of patches in the first trained epoch of a watch
 LINEAR = "linear.json"  # linear evaluations
 EXPORT = "export"
 

@@ -3,7 +3,10 @@
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,13 +15,22 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from rdm_solo.ground.distributed import gather_objects, rank, world_size
+from rdm_solo.ground.devices import has_float64
+from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.observe import neighbours, parts
 from rdm_solo.observe.outputs import rows
+from rdm_solo.observe.recorder import Limits
+from rdm_solo.observe.tokens import patch_tokens
+from rdm_solo.runs.columns import held_out
+from rdm_solo.runs.files import PATCHES, write_atomically
+from rdm_solo.spectra import patches
+from rdm_solo.spectra.epoch_summary import finite_scalars
 
 # Batch size for images that are given as a tensor.
 BATCH = 512
+# Most cosines between patches that are kept: 3 MB in float16.
+MAX_COSINES = 1_500_000
 
 
 @contextlib.contextmanager
@@ -49,6 +61,11 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             random.setstate(python_state)
 
 
+def features(backbone: nn.Module, images: Tensor) -> Tensor:
+    """Return a backbone's features ``(N, k)``."""
+    return rows(backbone(images), "backbone")
+
+
 class UserImages:
     """Images that a user passed as ``option``: a loader, a tensor or a tuple of tensors."""
 
@@ -56,14 +73,14 @@ class UserImages:
         if isinstance(source, Tensor):
             source = (source,)
         if isinstance(source, tuple):
-            source = DataLoader(TensorDataset(*source), BATCH)
+            source = DataLoader(TensorDataset(*map(torch.as_tensor, source)), BATCH)
         self.option = option
         self.loader = source
 
     def batches(self) -> Iterator[list[Tensor]]:
         """Yield the tensors of each batch; the first one has images as the model takes them."""
         for batch in self.loader:
-            tensors = [x for x in tree_leaves(batch) if isinstance(x, Tensor)]
+            tensors = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
             if not tensors or not tensors[0].is_floating_point():
                 self.refuse("must start with images as the model takes them", tensors)
             yield tensors
@@ -88,21 +105,22 @@ class UserImages:
         if count < step:
             raise UserError(f"{self.option}: {count} images are too few for {step} process(es).")
 
-    def forward(self, backbone: nn.Module | None, images: Tensor) -> Any:
-        """Return the backbone's output, computed on its device and in its dtype."""
+    def encode(
+        self,
+        backbone: nn.Module | None,
+        images: Tensor,
+        call: Callable[[nn.Module, Tensor], Any] = features,
+    ) -> Any:
+        """Call the backbone with images on its device and in its dtype."""
         if backbone is None:
             raise UserError(f"{self.option} needs features: pass backbone='NAME'.")
         # DDP would synchronise buffers, and torch.compile would compile for this batch size.
         backbone = parts.unwrap(backbone)
         parameter = next(backbone.parameters(), images)
         try:
-            return backbone(images.to(parameter.device, parameter.dtype))
+            return call(backbone, images.to(parameter.device, parameter.dtype))
         except Exception as error:
             self.refuse(f"is refused by the backbone ({first_line(error)})", [images])
-
-    def features(self, backbone: nn.Module | None, images: Tensor) -> Tensor:
-        """Return the backbone's features ``(N, k)``."""
-        return rows(self.forward(backbone, images), "backbone")
 
     def refuse(self, reason: str, tensors: list[Tensor]) -> NoReturn:
         """Raise UserError that describes a batch."""
@@ -141,11 +159,103 @@ class LabelledImages:
                 if y.is_floating_point() or y.shape != x.shape[:1] or y.min() < 0:
                     images.refuse("must have images and integer labels from 0", [x, *others])
                 seen.update(y.tolist())
-                features = images.features(backbone, x)
-                yield features, y.to(features.device, torch.long)
+                z = images.encode(backbone, x)
+                yield z, y.to(z.device, torch.long)
 
         with undisturbed(module):
             memory, queries = encoded(self.train), encoded(self.val)
             value = neighbours.accuracy(memory, queries, self.k, self.temperature)
         self.classes = len(set().union(*gather_objects(seen)))
         return float(value)
+
+
+class HeldOut(UserImages):
+    """Measure the spectra of features on images that are not trained on.
+
+    A batch is or starts with images, or with several views of the same images.
+
+    >>> scalars = HeldOut("held_out", torch.eye(3)).scalars(nn.Identity(), nn.Identity(), Limits())
+    >>> round(scalars["erank/held_out"], 6), round(scalars["erank/held_out_centred"], 6)
+    (3.0, 2.0)
+    """
+
+    def scalars(
+        self, backbone: nn.Module | None, module: nn.Module, limits: Limits
+    ) -> dict[str, float]:
+        """Return the scalars by column name; at most ``limits.max_rows`` features are used."""
+        from rdm_solo.spectra.features import FeatureSpectra
+
+        batches = []
+        count = 0
+        with undisturbed(module):
+            for images, *others in self.shares():
+                views = [images, *(x for x in others if x.shape == images.shape)]
+                batches.append([self.encode(backbone, view) for view in views])
+                if batches[0][0].shape[1] > limits.max_features_dim:
+                    return {}
+                count += len(images)
+                most = limits.max_rows // len(views) // world_size()
+                if count >= most:
+                    break
+        # One update, because processes may have different numbers of batches.
+        by_view = [torch.cat(view)[:most] for view in zip(*batches)]
+        if not has_float64(by_view[0].device):
+            by_view = [view.cpu() for view in by_view]
+        metric = FeatureSpectra(by_view[0].shape[1]).to(by_view[0].device)
+        metric.update(by_view)
+        return {held_out(name): value for name, value in metric.compute().items()}
+
+
+class Patches(UserImages):
+    """Measure the patch tokens of the first batch of images, at most 32, which are kept.
+
+    The reference of the drift is the first trained epoch that is measured. Its Gram matrices are
+    written to the run's folder, so a run that resumes keeps its reference.
+    """
+
+    def __init__(self, option: str, source: Any, folder: Path) -> None:
+        super().__init__(option, source)
+        self.path = folder / PATCHES
+        self.images: Tensor | None = None
+        self.reference: np.ndarray | None = None
+
+    def scalars(
+        self, backbone: nn.Module | None, module: nn.Module, epoch: int
+    ) -> dict[str, float]:
+        """Return the scalars by column name; none if the backbone has no patch tokens."""
+        with undisturbed(module):
+            if self.images is None:
+                first, *_ = next(self.batches())
+                self.images = first[:32].float().cpu().clone()
+            tokens = self.encode(backbone, self.images, patch_tokens)
+        scalars = {}
+        if tokens is not None:
+            tokens = tokens.cpu()
+            values = {"erank/patches": patches.patch_rank(tokens)}
+            if epoch:
+                most = max(1, MAX_COSINES // tokens.shape[1] ** 2)
+                grams = patches.patch_grams(tokens[:most]).half()
+                checksum = zlib.crc32(self.images.numpy().tobytes())
+                reference = self._reference(grams.numpy(), epoch, checksum)
+                drift = patches.gram_drift(grams, torch.from_numpy(reference))
+                values["drift/patches"] = drift
+            scalars = finite_scalars(values)
+        return broadcast_object(scalars)
+
+    def _reference(self, grams: np.ndarray, epoch: int, images: int) -> np.ndarray:
+        """Return the reference of this watch or of its folder; without one, ``grams`` become it.
+
+        A file of other images, or of an epoch that is trained again, is replaced.
+        """
+        if self.reference is None and self.path.exists():
+            with np.load(self.path, allow_pickle=False) as file:
+                saved = dict(file)
+            is_same = saved["images"] == images and saved["grams"].shape == grams.shape
+            if is_same and saved["epoch"] < epoch:
+                self.reference = saved["grams"]
+        if self.reference is None:
+            self.reference = grams
+            if rank() == 0:
+                save = partial(np.savez, grams=grams, epoch=epoch, images=images)
+                write_atomically(self.path, save)
+        return self.reference

@@ -1,6 +1,7 @@
 """Measurements on a user's images: right on one process and on two, and without a trace."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from rdm_solo.ground.errors import UserError
-from rdm_solo.watch.fixed_images import LabelledImages
+from rdm_solo.observe.recorder import Limits
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.spectra.features import FeatureSpectra
+from rdm_solo.spectra.patches import gram_drift, patch_grams, patch_rank
+from rdm_solo.watch.fixed_images import HeldOut, LabelledImages, Patches
 
 CLASSES = 3
 
@@ -228,3 +233,159 @@ def measure_on_device(device: str) -> float:
 def test_images_go_to_the_device_of_the_backbone(on_second_device):
     expected = knn_accuracy(Net().eval().backbone)
     assert on_second_device(measure_on_device, second_device.DEVICE) == pytest.approx(expected)
+
+
+def spectra(*views: torch.Tensor) -> dict[str, float]:
+    """Return what the features' columns have for these views, under the names of `held_out`."""
+    backbone = Net().eval().backbone
+    with torch.no_grad():
+        features = [backbone(view) for view in views]
+    metric = FeatureSpectra(32)
+    metric.update(features)
+    scalars = metric.compute()
+    return {name.replace("features", "held_out"): value for name, value in scalars.items()}
+
+
+def held_out_scalars(source, **limits: int) -> dict[str, float]:
+    net = Net()
+    return HeldOut("held_out", source).scalars(net.backbone, net, Limits(**limits))
+
+
+def test_held_out_images_have_the_spectra_of_the_features_columns():
+    expected = spectra(IMAGES)
+    assert expected.keys() <= COLUMNS.keys()
+    assert {"erank/held_out_centred", "alpha_req_r2/held_out"} <= expected.keys()
+    sources = {
+        "tensor": IMAGES,
+        "batches": DataLoader(IMAGES, 7, shuffle=True),
+        "labelled": TRAIN,
+        "list": [IMAGES[:5], IMAGES[5:]],
+        "dict": [{"pixel_values": IMAGES, "labels": LABELS}],
+    }
+    for name, source in sources.items():
+        assert held_out_scalars(source) == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["views", "views in a list, and labels"])
+def test_views_of_held_out_images_have_lidar(nested):
+    views = IMAGES, IMAGES + 0.1 * torch.randn(IMAGES.shape)
+    source = [[views, LABELS, ["name"]]] if nested else views
+    scalars = held_out_scalars(source)
+    assert scalars == pytest.approx(spectra(*views))
+    assert scalars["lidar/held_out"] > 1
+
+
+def test_held_out_images_stop_at_the_limits():
+    views = IMAGES, 2 * IMAGES
+    loader = DataLoader(TensorDataset(*views), 7)
+    expected = spectra(*(view[:10] for view in views))
+    assert held_out_scalars(loader, max_rows=21) == pytest.approx(expected)
+    assert held_out_scalars(loader, max_features_dim=31) == {}
+
+
+def test_held_out_images_leave_no_trace_in_training():
+    held_out = HeldOut("held_out", DataLoader(Augmented(), 5, shuffle=True))
+    limits = Limits(max_rows=20)
+    assert_no_trace(lambda net: held_out.scalars(net.backbone, net, limits))
+
+
+def measure_held_out_on_each_process(rank: int, size: int, expected, expected_of_20) -> None:
+    torch.manual_seed(rank)
+    loader = DataLoader(TensorDataset(*TRAIN), 1, shuffle=True)
+    # 61 images are 31 batches on one process and 30 on the other.
+    assert held_out_scalars(loader) == pytest.approx(expected)
+    in_order = DataLoader(IMAGES, 7)
+    assert held_out_scalars(in_order, max_rows=20) == pytest.approx(expected_of_20)
+
+
+def test_two_processes_have_the_spectra_of_one(worlds):
+    expected, expected_of_20 = spectra(IMAGES), spectra(IMAGES[:20])
+    worlds(2).run(measure_held_out_on_each_process, expected, expected_of_20)
+
+
+class Tokens(nn.Module):
+    """Patch tokens of images, without class token: a 4 x 4 image has 4 patches."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Conv2d(1, 6, 2, 2), nn.BatchNorm2d(6))
+        self.frozen = nn.Dropout(0.5).eval()
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.backbone(x).flatten(1))
+
+    def change(self, amount=0.5):
+        with torch.no_grad():
+            self.backbone[0].weight[:3] += amount
+
+    @torch.no_grad()
+    def patches(self, n=32):
+        return self.eval().backbone(IMAGES[:n]).flatten(2).mT
+
+
+def test_patches_are_compared_with_the_first_trained_epoch_also_in_a_resumed_run(tmp_path):
+    net = Tokens()
+    patches = Patches("held_out", IMAGES, tmp_path)
+    untrained = patches.scalars(net.backbone, net, 0)
+    assert untrained == {"erank/patches": pytest.approx(float(patch_rank(net.patches())))}
+    assert untrained.keys() | {"drift/patches"} <= COLUMNS.keys()
+    net.change()
+    reference = patch_grams(net.patches())
+    assert patches.scalars(net.backbone, net, 1)["drift/patches"] == 0
+    net.change()
+    row = patches.scalars(net.backbone, net, 2)
+    drift = float(gram_drift(patch_grams(net.patches()), reference))
+    assert drift > 0.1
+    # Cosines are stored in float16, whose relative error is 5e-4.
+    assert row["drift/patches"] == pytest.approx(drift, abs=1e-3)
+    resumed = Patches("held_out", DataLoader(IMAGES, 40), tmp_path)
+    assert resumed.scalars(net.backbone, net, 2) == row
+
+
+def test_a_reference_of_other_images_or_of_a_later_epoch_is_replaced(tmp_path):
+    net = Tokens()
+    Patches("held_out", IMAGES, tmp_path).scalars(net.backbone, net, 3)
+    net.change()
+    other_images = Patches("held_out", IMAGES + 1, tmp_path)
+    assert other_images.scalars(net.backbone, net, 4)["drift/patches"] == 0
+    net.change()
+    trained_again = Patches("held_out", IMAGES + 1, tmp_path)
+    assert trained_again.scalars(net.backbone, net, 2)["drift/patches"] == 0
+    net.change()
+    assert trained_again.scalars(net.backbone, net, 3)["drift/patches"] > 0
+
+
+def test_the_reference_is_a_small_file(tmp_path):
+    net = Tokens()
+    images = torch.randn(32, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    patches = Patches("held_out", images, tmp_path)
+    assert patches.scalars(net.backbone, net, 1)["drift/patches"] == 0
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 3.1e6
+
+
+def test_patches_leave_no_trace_and_a_backbone_without_patches_has_none(tmp_path):
+    patches = Patches("held_out", DataLoader(Augmented(), 5, shuffle=True), tmp_path)
+    assert_no_trace(lambda net: patches.scalars(net.backbone, net, 1))
+    net = Net()
+    assert patches.scalars(net.backbone, net, 1) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def measure_patches_on_each_process(rank: int, size: int, folder: str) -> list[dict[str, float]]:
+    net = Tokens()
+    loader = DataLoader(TensorDataset(*TRAIN), 32, sampler=DistributedSampler(IMAGES, size, rank))
+    patches = Patches("labelled (val)", loader, Path(folder))
+    scalars = []
+    for epoch in (1, 2):
+        net.change()
+        scalars.append(patches.scalars(net.backbone, net, epoch))
+    return scalars
+
+
+def test_processes_return_the_patches_of_the_first(worlds, tmp_path):
+    first, second = worlds(2).run(measure_patches_on_each_process, str(tmp_path))
+    assert first == second
+    assert first[1]["drift/patches"] > 0
