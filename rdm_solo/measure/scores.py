@@ -14,14 +14,18 @@ from rdm_solo.data import Dataset, Files, Loader, Views, generator
 from rdm_solo.evaluate.extraction import CHUNK, extract, represent
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.observe import neighbours
+from rdm_solo.observe.tokens import patch_tokens
 from rdm_solo.spectra.features import FeatureSpectra
-from rdm_solo.spectra.ranks import descending
+from rdm_solo.spectra.patches import patch_rank
+from rdm_solo.spectra.ranks import correlation, descending
 
 KNN = "val/knn_acc1"
 LINEAR = "linear/top1"
 LIDAR = "lidar/features"
 ALPHA = "alpha_req/features"
 R2 = "alpha_req_r2/features"
+PATCHES = "erank/patches"
+PATCH_IMAGES = 64  # images whose patch tokens are measured
 PART = 5  # one image of five is a query of kNN, and one of five has views for LiDAR
 MIN_R2 = 0.9  # of alpha-ReQ's fit
 NEAR = 1.5  # largest ratio of image sizes that needs no remark
@@ -84,7 +88,8 @@ class Scores:
     images: int
     dimensions: int
     values: dict[str, float]
-    spectrum: Tensor  # descending eigenvalues of the features' covariance
+    spectrum: list[float]  # eigenvalues of the features' covariance, descending
+    patch_spectrum: list[float]  # of the patch tokens' covariance within images; may be empty
     remarks: list[str] = field(default_factory=list)
 
 
@@ -121,9 +126,19 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     lidar = of_views.compute().get(LIDAR)
     if lidar is not None:
         values[LIDAR] = lidar
-    covariance = torch.cov(features[is_finite].double().mT)
-    spectrum = descending(covariance.reshape(dim, dim))
-    return Scores(name, len(features), dim, values, spectrum, remarks)
+    centred = features[is_finite].double()
+    centred -= centred.mean(0)
+    spectrum = descending(correlation(centred)).tolist()
+    patch_spectrum = []
+    pixels, _ = next(iter(images.train))
+    with torch.no_grad():
+        tokens = patch_tokens(module, pixels[:PATCH_IMAGES])
+    if tokens is not None and tokens.shape[1] > 1 and tokens.isfinite().all():
+        tokens = tokens.cpu()
+        values[PATCHES] = float(patch_rank(tokens))
+        centred = tokens.double() - tokens.double().mean(1, keepdim=True)
+        patch_spectrum = descending(correlation(centred.flatten(0, 1))).tolist()
+    return Scores(name, len(features), dim, values, spectrum, patch_spectrum, remarks)
 
 
 def to_unit_scale(x: Tensor, train: Tensor) -> Tensor:

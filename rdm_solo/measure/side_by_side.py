@@ -19,26 +19,27 @@ from rdm_solo.measure import scores as measures
 from rdm_solo.measure.encoders import KINDS, affordable, load
 from rdm_solo.measure.scores import Scores, add_remarks, score, size_remark
 from rdm_solo.plots import style
+from rdm_solo.plots.eigenvalues import above_rounding
 from rdm_solo.report import figures
 from rdm_solo.report.page import render
 from rdm_solo.runs import files
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.groups import aligned
-from rdm_solo.spectra.ranks import noise_floor
 from rdm_solo.train.training_data import make_data
 
 log = logging.getLogger("rdm_solo")
 
 # The table's heads, in its order.
 HEADS = {
+    measures.KNN: "kNN %",
+    measures.LINEAR: "linear %",
+    "erank/features_centred": "rank around the mean",
     "erank/features": "effective rank",
-    "erank/features_centred": "around the mean",
     "rankme/features": "RankMe",
     measures.LIDAR: "LiDAR",
     measures.ALPHA: "α-ReQ",
     measures.R2: "its R²",
-    measures.KNN: "kNN %",
-    measures.LINEAR: "linear %",
+    measures.PATCHES: "rank of patches",
 }
 TWO_DECIMALS = (measures.ALPHA, measures.R2)
 PIXELS = 16  # largest side of raw pixels: the matrices of 32 px would be 3072 x 3072
@@ -107,11 +108,8 @@ def write(rows: Sequence[Scores], dataset: str, out: Path) -> None:
         "measure.html", title=images, rows=rows, table=table, notes=notes, pictures=[picture]
     )
     write_atomically(out / "measure.html", html)
-    records = []
-    for scores in rows:
-        record = {**vars(scores), "spectrum": scores.spectrum.tolist()}
-        records.append(record)
-    write_atomically(out / "measure.json", json.dumps(records, indent=2) + "\n")
+    records = json.dumps([vars(scores) for scores in rows], indent=2)
+    write_atomically(out / "measure.json", records + "\n")
     log.info(f"{out / 'measure.html'} (with measure.json and the figure in the same folder)")
 
 
@@ -127,26 +125,28 @@ def texts(scores: Scores) -> dict[str, str]:
 
 @style.styled
 def draw(rows: Sequence[Scores]) -> Figure:
-    """Draw the covariances' eigenvalues as shares of their sum."""
-    figure, (axes,) = style.figure(1, panel=(5.5, 3.6))
+    """Draw the covariances' eigenvalues as shares of their sum; patches have their own panel."""
+    panels = {"features": [scores.spectrum for scores in rows]}
+    if any(scores.patch_spectrum for scores in rows):
+        panels["patches within images"] = [scores.patch_spectrum for scores in rows]
+    figure, grid = style.figure(len(panels), panel=(4.6, 3.4))
     looks = style.looks(scores.name for scores in rows)
-    for scores in rows:
-        lam = scores.spectrum
-        lam = lam[lam > noise_floor(lam)]
-        share = lam / lam.sum()
-        index = np.arange(1, len(lam) + 1)
-        style.draw_line(axes, index, share.numpy(), looks[scores.name])
-    axes.set(xlabel="index", ylabel="share of the variance")
-    style.log_axis(axes.xaxis)
-    style.log_axis(axes.yaxis)
-    style.mark_empty(axes, "all features are equal")
+    for axes, (title, spectra) in zip(grid, panels.items()):
+        for look, spectrum in zip(looks.values(), spectra):
+            lam = above_rounding(np.array([spectrum]))[0] if spectrum else np.empty(0)
+            style.draw_line(axes, np.arange(1, len(lam) + 1), lam / np.nansum(lam), look)
+        style.panel_title(axes, title)
+        axes.set(xlabel="index", ylabel="share of the variance")
+        style.log_axis(axes.xaxis)
+        style.log_axis(axes.yaxis)
+        style.mark_empty(axes, "all are equal")
     return style.finish(figure)
 
 
 SPECTRA = plots.Plot(
-    draw,  # type: ignore[arg-type]  # of scores
-    title="Spectrum of the features",
-    caption="Eigenvalues of the features' covariance, as shares of their sum. A steep line uses "
-    "few directions. A straight line is a power law, whose exponent is α-ReQ.",
+    draw,  # type: ignore[arg-type]  # of scores, not of runs
+    title="Spectra",
+    caption="Eigenvalues of the covariance, as shares of their sum. A steep line uses few "
+    "directions. A straight line is a power law, and α-ReQ is its slope.",
     needs="features",
 )
