@@ -73,7 +73,7 @@ def _from_file(
     # A network that is built for one size is a run's; the recognised ones take any size.
     size = trained_size or 224
     module = weight_files.load(weights, spec, size)
-    untrained = weight_files.build(spec, size, weights.padding)
+    untrained = weight_files.build(spec, size, weights.origin)
     note = ""
     stem = weight_files.assumed_stem(weights, spec)
     if stem:
