@@ -161,7 +161,7 @@ def collect(option: str, argv: Sequence[str]) -> list[str]:
     They are existing paths, and arguments that are neither an option nor the value of a flag.
 
     >>> collect("encoders", ["timm/vit", "dataset=digits", "--cfg", "job"])
-    ['dataset=digits', '--cfg', 'job', "encoders=['timm/vit']"]
+    ["encoders=['timm/vit']", 'dataset=digits', '--cfg', 'job']
     """
     values = []
     others = []
@@ -174,8 +174,8 @@ def collect(option: str, argv: Sequence[str]) -> list[str]:
         else:
             values.append(in_quotes(argument))
         previous = argument
-    if values:
-        others.append(f"{option}=[{','.join(values)}]")
+    if values:  # argparse takes no options after flags
+        others.insert(0, f"{option}=[{','.join(values)}]")
     return others
 
 
