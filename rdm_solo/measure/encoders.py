@@ -4,6 +4,7 @@ import copy
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,7 +94,7 @@ def _from_timm(name: str, size: int, pretrained: bool) -> Encoder:
         if not pretrained:
             note = "Its weights are random: pretrained=true loads timm's."
             return Encoder(name, untrained, None, note=note)
-        module = timm.create_model(model, pretrained=True, num_classes=0, **options)
+        module: Any = timm.create_model(model, pretrained=True, num_classes=0, **options)
     except Exception as error:  # of a size that does not fit, or of any download
         raise UserError(
             f"{name} of {size} px with pretrained={str(pretrained).lower()} cannot be built or "

@@ -50,22 +50,22 @@ def choose(
     channels: int | None,
 ) -> Images:
     """Return loaders of at most ``count`` images; the seed determines which."""
-    queries = count // PART
-    has_queries = dataset.labelled and dataset.val is not None
-    val = subset(dataset.val, queries, seed) if has_queries else None
-    train = subset(dataset.train, count - (len(val) if val else 0), seed)
-    viewed = subset(train, queries, seed)
-    clean = replace(dataset, train=train, val=val)
+    part = count // PART
+    val = None
+    if dataset.labelled and dataset.val is not None:
+        val = subset(dataset.val, part, seed)
+        count -= len(val)
+    clean = replace(dataset, train=subset(dataset.train, count, seed), val=val)
+    viewed = replace(clean, train=subset(clean.train, part, seed))
+    largest = views.pipelines[0].size
+    large = Views([pipeline for pipeline in views.pipelines if pipeline.size == largest])
     load = partial(
         data.loader, batch_size=CHUNK, seed=seed, device=device, expand_channels=channels
     )
-    large = Views(
-        [pipeline for pipeline in views.pipelines if pipeline.size == views.pipelines[0].size]
-    )
     return Images(
         train=load(clean, "train"),
-        val=load(clean, "val") if has_queries else None,
-        views=load(replace(clean, train=viewed), "train", views=large, drop_last=False),
+        val=None if val is None else load(clean, "val"),
+        views=load(viewed, "train", views=large, drop_last=False),
         num_classes=dataset.num_classes,
     )
 

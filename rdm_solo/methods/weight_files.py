@@ -190,7 +190,8 @@ def build(spec: Spec, image_size: int = 224, origin: str | None = None) -> nn.Mo
     with torch.random.fork_rng(devices=[]):
         backbone = solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
     if origin in (NUMBERED, LIGHTLY) and spec.stem == "small":
-        backbone.conv1.padding = (1, 1)
+        conv1: Any = backbone.conv1
+        conv1.padding = (1, 1)
     if origin == LIGHTLY:
         backbone.relu = nn.Identity()
     return backbone
