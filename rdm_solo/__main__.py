@@ -13,6 +13,7 @@ COMMANDS = {
     "linear": "train a linear classifier on a run's frozen backbone",
     "export": "write a run's backbone as files that other programs load",
     "report": "write an HTML page with figures, verdicts and tables of runs",
+    "measure": "judge encoders that exist already",
     "preview": "draw a filter before training",
     "paper": "list the paper's tables with the commands that run them",
     "dashboard": "create a Weights & Biases workspace",

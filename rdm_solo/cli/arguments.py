@@ -155,6 +155,30 @@ def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     return arguments
 
 
+def collect(option: str, argv: Sequence[str]) -> list[str]:
+    """Return the arguments with all values that have no name as one list ``option=[...]``.
+
+    They are existing paths, and arguments that are neither an option nor the value of a flag.
+
+    >>> collect("encoders", ["timm/vit", "dataset=digits", "--cfg", "job"])
+    ["encoders=['timm/vit']", 'dataset=digits', '--cfg', 'job']
+    """
+    values = []
+    others = []
+    previous = ""
+    for argument in argv:
+        of_flag = previous.startswith("-") and previous not in ("-m", "--multirun")
+        has_name = "=" in argument or argument.startswith("-") or of_flag
+        if has_name and not os.path.exists(argument):
+            others.append(argument)
+        else:
+            values.append(in_quotes(argument))
+        previous = argument
+    if values:  # argparse takes no options after flags
+        others.insert(0, f"{option}=[{','.join(values)}]")
+    return others
+
+
 @contextlib.contextmanager
 def hydra_errors_as_user_errors(config: str, overrides: Sequence[str]) -> Iterator[None]:
     """Raise errors of Hydra and OmegaConf as a :class:`UserError` on one line."""

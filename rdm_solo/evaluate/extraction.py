@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rdm_solo.data import Loader, Pipeline, Views
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_choice
+from rdm_solo.observe.outputs import rows
 
 CHUNK = 512  # images per forward pass
 
@@ -60,6 +61,12 @@ def augmented(backbone: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple
 
 @torch.no_grad()
 def represent(backbone: nn.Module, x: Tensor) -> Tensor:
-    """Return the features ``(n, d)`` of images, computed in chunks that fit into memory."""
-    features = [backbone(chunk).float() for chunk in torch.split(x, CHUNK)]
+    """Return the features ``(n, d)`` of images, computed in chunks that fit into memory.
+
+    Those of tokens or maps are their means.
+    """
+    features = []
+    for chunk in torch.split(x, CHUNK):
+        output = backbone(chunk)
+        features.append(rows(output, "the encoder").float())
     return torch.cat(features)

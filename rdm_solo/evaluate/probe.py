@@ -100,10 +100,12 @@ def fit_linear(
     num_classes: int,
     protocol: Protocol = PROTOCOLS["sgd"],
     seed: int = 0,
+    quiet: bool = False,
 ) -> ProbeResult:
     """Train on float32 features ``(N, d)`` with labels ``(N,)``, shuffled in each epoch.
 
-    ``seed`` determines the classifier's initial weights and the shuffling.
+    ``seed`` determines the classifier's initial weights and the shuffling. With ``quiet``, the
+    accuracies of epochs are not logged.
 
     >>> x = torch.eye(3).repeat(20, 1)
     >>> y = torch.arange(3).repeat(20)
@@ -117,7 +119,7 @@ def fit_linear(
         for rows in torch.split(order, protocol.batch_size):
             yield features[rows], labels[rows]
 
-    return fit(batches, val_features, val_labels, num_classes, protocol, seed)
+    return fit(batches, val_features, val_labels, num_classes, protocol, seed, quiet)
 
 
 def fit(
@@ -127,6 +129,7 @@ def fit(
     num_classes: int,
     protocol: Protocol,
     seed: int = 0,
+    quiet: bool = False,
 ) -> ProbeResult:
     """Train on the ``(features, labels)`` pairs that ``batches(epoch)`` yields.
 
@@ -163,7 +166,7 @@ def fit(
         top1, top5 = accuracies(logits, val_labels)
         curve.append(EpochRow(epoch + 1, lr, mean_loss, top1, top5))
         interval = max(1, protocol.epochs // 10)
-        if (epoch + 1) % interval == 0:
+        if not quiet and (epoch + 1) % interval == 0:
             log.info(f"epoch {epoch + 1} of {protocol.epochs}: top-1 {top1:.2f} %")
     return ProbeResult(classifier, curve)
 

@@ -23,6 +23,10 @@ log = logging.getLogger("rdm_solo")
 HEADS = ("fc.", "head.", "classifier.")  # prefixes of a classifier's weights
 # ResNets by their number of state-dict entries, without the classifier.
 RESNETS = {120: "resnet18", 318: "resnet50"}
+# Origins of a ResNet's weights: solo-learn; nn.Sequential(*list(resnet.children())[:-1]) of
+# torchvision's ResNet; and the same of lightly's, which has no layer for the ReLU after bn1 (1.6).
+SOLO_LEARN, NUMBERED, LIGHTLY = "solo-learn", "numbered", "lightly"
+RESNET_LAYERS = ("conv1", "bn1", "layer1", "layer2", "layer3", "layer4")  # those with weights
 # Functions that a pickle calls to create a tensor; torch.load itself creates the storages.
 TENSOR_PARTS = (
     ("collections", "OrderedDict"),
@@ -47,14 +51,14 @@ class Spec:
 class Weights:
     """A backbone's weights from a file, with the epoch (from 1) and the step stored there.
 
-    If solo-learn wrote the file (``from_solo_learn``), the padding of a small stem is known.
+    ``origin`` says how a small stem was built; None if that is unknown.
     """
 
     path: Path
     state: dict[str, Tensor]
     epoch: int | None
     step: int | None
-    from_solo_learn: bool
+    origin: str | None
 
 
 def read(path: str | Path, content: Any = None) -> Weights:
@@ -64,7 +68,7 @@ def read(path: str | Path, content: Any = None) -> Weights:
         content = read_file(path, other_objects=True)
     mapping: Any = content if isinstance(content, Mapping) else {}
     entries = mapping.get("state_dict", mapping.get("model", mapping))
-    state, from_solo_learn = _backbone_state(entries if isinstance(entries, Mapping) else {})
+    state, origin = _backbone_state(entries if isinstance(entries, Mapping) else {})
     if not state:
         raise UserError(
             f"{path} holds no state dict: save model.state_dict() or {{'state_dict': ...}}"
@@ -73,7 +77,7 @@ def read(path: str | Path, content: Any = None) -> Weights:
     epoch = mapping.get("epoch")
     if epoch is not None:
         epoch += 1  # Lightning counts from 0
-    return Weights(path, state, epoch, mapping.get("global_step"), from_solo_learn)
+    return Weights(path, state, epoch, mapping.get("global_step"), origin)
 
 
 def read_file(path: Path, other_objects: bool = False) -> Any:
@@ -129,8 +133,8 @@ class _Placeholder:
     __call__ = __setstate__ = __setitem__ = append = extend = add = __init__
 
 
-def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
-    """Return the backbone's state dict, and whether solo-learn wrote it."""
+def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], str | None]:
+    """Return the backbone's state dict and its origin."""
     tensors = {}
     for name, value in entries.items():
         if isinstance(value, Tensor):
@@ -138,7 +142,8 @@ def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool
             name = name.replace("_orig_mod.", "").removeprefix("module.").removeprefix("model.")
             tensors[name] = value
     prefix = ""
-    for candidate in ("encoder.", "backbone."):  # solo-learn 1.0.2, 1.0.6
+    # lightly's DINO, solo-learn 1.0.2, solo-learn 1.0.6 and lightly
+    for candidate in ("teacher_backbone.", "encoder.", "backbone."):
         if any(name.startswith(candidate) for name in tensors):
             prefix = candidate
     state = {}
@@ -146,7 +151,25 @@ def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool
         bare_name = name.removeprefix(prefix)
         if name.startswith(prefix) and not bare_name.startswith(HEADS):
             state[bare_name] = value
-    return state, bool(prefix)
+    if {"0.weight", "1.running_mean"} <= state.keys():
+        without_relu = any(name.startswith("2.") for name in state)
+        return _named_layers(state), LIGHTLY if without_relu else NUMBERED
+    return state, SOLO_LEARN if prefix else None
+
+
+def _named_layers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a ResNet's state dict with names of layers instead of numbers."""
+    layers: dict[str, str] = {}
+    names = iter(RESNET_LAYERS)
+    named = {}
+    for name, value in state.items():
+        number, _, rest = name.partition(".")
+        if number not in layers:
+            layers[number] = next(names, number)
+        # lightly's own ResNet calls it a shortcut.
+        rest = rest.replace("shortcut.", "downsample.")
+        named[f"{layers[number]}.{rest}"] = value
+    return named
 
 
 def check_finite(state: Mapping[str, Any], path: Path) -> None:
@@ -157,17 +180,26 @@ def check_finite(state: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def build(spec: Spec, image_size: int = 224) -> nn.Module:
-    """Return the backbone as solo-learn builds it, with fresh weights."""
+def build(spec: Spec, image_size: int = 224, origin: str | None = None) -> nn.Module:
+    """Return the backbone as solo-learn builds it, or with the stem of another origin.
+
+    Its weights are fresh.
+    """
     from rdm_solo.methods import solo_learn  # importing it takes seconds
 
     with torch.random.fork_rng(devices=[]):
-        return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+        backbone = solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+    if origin in (NUMBERED, LIGHTLY) and spec.stem == "small":
+        conv1: Any = backbone.conv1
+        conv1.padding = (1, 1)
+    if origin == LIGHTLY:
+        backbone.relu = nn.Identity()
+    return backbone
 
 
 def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
     """Return the backbone with these weights, frozen and in eval mode."""
-    backbone = build(spec, image_size)
+    backbone = build(spec, image_size, weights.origin)
     try:
         backbone.load_state_dict(weights.state)
     except RuntimeError as error:
@@ -201,7 +233,7 @@ def spec_of(weights: Weights) -> Spec:
 
 def assumed_stem(weights: Weights, spec: Spec) -> str | None:
     """Log and return the assumption about a small stem; None if there is none."""
-    if weights.from_solo_learn or spec.stem != "small" or "conv1.weight" not in weights.state:
+    if weights.origin or spec.stem != "small" or "conv1.weight" not in weights.state:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(

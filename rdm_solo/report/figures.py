@@ -93,18 +93,22 @@ def draw(groups: Groups, folder: Path, slow: bool = False) -> tuple[list[Picture
             log.debug("a figure failed", exc_info=True)
             failures.append(f"{plot.title}: {type(error).__name__}: {error}")
         else:
-            png, *_ = plots.save(figure, folder, plot.name)
-            content = png.read_bytes()
-            width = int.from_bytes(content[16:20], "big")  # in the header of a PNG file
-            picture = Picture(
-                plot,
-                source=_data_uri(content),
-                narrow=narrow,
-                inches=width / style.DPI,
-                note=str(figure.get_label()),  # set by style.finish
-            )
-            pictures.append(picture)
+            pictures.append(save(plot, figure, folder, narrow))
     return pictures, failures
+
+
+def save(plot: plots.Plot, figure: Figure, folder: Path, narrow: str = "") -> Picture:
+    """Save a figure in a folder and return it for the page."""
+    png, *_ = plots.save(figure, folder, plot.name)
+    content = png.read_bytes()
+    width = int.from_bytes(content[16:20], "big")  # in the header of a PNG file
+    return Picture(
+        plot,
+        source=_data_uri(content),
+        narrow=narrow,
+        inches=width / style.DPI,
+        note=str(figure.get_label()),  # set by style.finish
+    )
 
 
 def _stacked(plot: plots.Plot, groups: Groups) -> str:

@@ -69,15 +69,6 @@ def page(
 
     ``problems`` list what runs lack, ``failures`` the figures that are not drawn and why.
     """
-    environment = Environment(
-        loader=PackageLoader("rdm_solo.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["typeset"] = typeset
-    environment.filters["format_latest"] = format_latest
     sections: dict[str, Any] = {}
     if settings:
         sections = tables.contents(settings) | {
@@ -88,13 +79,30 @@ def page(
             "more_pictures": pictures[OPEN:],
             "all_figures": any(picture.plot in SLOW for picture in pictures),
         }
-    return environment.get_template("page.html").render(
-        sections,
+    return render(
+        "page.html",
+        **sections,
         title=answers.title(settings) if settings else ", ".join(names),
         settings=settings,
         names=names,
         problems=problems,
         failures=failures,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page of one of the templates, with its date and the version."""
+    environment = Environment(
+        loader=PackageLoader("rdm_solo.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["typeset"] = typeset
+    environment.filters["format_latest"] = format_latest
+    return environment.get_template(template).render(
+        values,
         today=datetime.date.today().isoformat(),
         version=__version__,
     )

@@ -153,15 +153,25 @@ def text_table(
     for group in groups:
         n = str(len(group.counted))
         rows.append([group.label, n, *cells(group)])
+    lines = aligned(rows)
+    for group in groups:
+        for run in group.uncounted:
+            lines.append(f"not counted: {run_name(run)} ({run.progress})")
+    return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a text table.
+
+    >>> aligned([["kNN", "%"], ["a", "50"]])
+    ['kNN  %', 'a    50']
+    """
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:
         line = "  ".join(map(str.ljust, row, widths))
         lines.append(line.rstrip())
-    for group in groups:
-        for run in group.uncounted:
-            lines.append(f"not counted: {run_name(run)} ({run.progress})")
-    return "\n".join(lines)
+    return lines
 
 
 def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:

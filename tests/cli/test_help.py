@@ -13,7 +13,7 @@ from rdm_solo.cli.config_files import config_folder
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 
 
-CONFIGS = ["config", "linear", "export", "preview"]
+CONFIGS = ["config", "linear", "export", "preview", "measure"]
 
 
 def compose(config: str, *choices: str) -> DictConfig:

@@ -25,7 +25,13 @@ for pattern in ("docs/*.md", "benchmarks/*.md", "studies/*/*.md"):
             PAGES.append(path)
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net", "pytorch.org"}
 # Commands whose options are Hydra's, with the name of their config.
-CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
+CONFIGS = {
+    "train": "config",
+    "linear": "linear",
+    "export": "export",
+    "preview": "preview",
+    "measure": "measure",
+}
 # A shell variable that a reader sets.
 VARIABLE = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
 

@@ -1,0 +1,1 @@
+"""Judge encoders that exist already: ``rdm-solo measure ENCODER... dataset=NAME``."""

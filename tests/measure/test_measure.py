@@ -1,0 +1,404 @@
+"""The command: every kind of encoder from real files, its numbers, its page and its refusals."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from sklearn.neighbors import KNeighborsClassifier
+from support.small_methods import foreign
+from support.small_runs import SMALL, run
+from torch import nn
+
+from rdm_solo import data
+from rdm_solo.cli import arguments, terminal
+from rdm_solo.ground.lightning import pl
+from rdm_solo.measure import encoders, scores
+from rdm_solo.measure.side_by_side import measure as measure_config
+from rdm_solo.methods import weight_files
+
+DATA = ["dataset=synthetic", "dataset.num_train=80", "dataset.num_val=40", "dataset.image_size=8"]
+OWN = """
+import torch
+from torch import nn
+
+
+def flatten():
+    return nn.Sequential(nn.Flatten(), nn.Identity())
+
+
+def linear():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * x.flatten(1)
+
+
+def broken():
+    return nn.Sequential(Scaled(), nn.BatchNorm1d(5))
+
+
+def no_module():
+    return 3
+
+
+def nan():
+    class Nan(nn.Module):
+        def forward(self, x):
+            y = x.flatten(1).clone()
+            y[:2] = torch.nan
+            return y
+
+    return Nan()
+
+
+def constant():
+    class Constant(nn.Module):
+        def forward(self, x):
+            return torch.ones(len(x), 4)
+
+    return Constant()
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_encoders.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+    del sys.modules["own_encoders"]
+
+
+@pytest.fixture(scope="module")
+def measure(tmp_path_factory):
+    """Call the command with encoders and options; return the scores by name."""
+
+    def call(*argv: str, out=None):
+        out = out or tmp_path_factory.mktemp("measured") / "out"
+        options = ["device=cpu", f"out={out}"]
+        if not any(argument.startswith("dataset=") for argument in argv):
+            options += DATA
+        passed = {}
+        for argument in [*options, *argv]:  # later ones replace earlier ones
+            passed[argument.partition("=")[0] if "dataset" in argument else argument] = argument
+        collected = arguments.collect("encoders", list(passed.values()))
+        rows = measure_config(arguments.compose("measure", collected))
+        return {row.name: row for row in rows}
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def flattened(measure):
+    """The rows of an encoder whose features are the pixels."""
+    return measure("own_encoders.flatten")
+
+
+def clean(part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return all normalised pixels of the synthetic images, as float64 rows, and their labels."""
+    dataset = data.synthetic(num_train=80, num_val=40, size=8)
+    images = getattr(dataset, part)
+    mean, std = torch.tensor([dataset.mean, dataset.std]).view(2, 3, 1, 1).double()
+    pixels = (images.images.double() / 255 - mean) / std
+    return pixels.flatten(1).numpy(), images.labels.numpy()
+
+
+class TestNumbers:
+    def test_known_features_have_the_ranks_and_accuracies_of_an_oracle(self, flattened):
+        values = flattened["own_encoders.flatten"].values
+        train, labels = clean("train")
+        val, val_labels = clean("val")
+        x = np.concatenate([train, val])
+
+        def rank(matrix):
+            sigma = np.linalg.svd(matrix, compute_uv=False)
+            q = sigma**2 / (sigma**2).sum()
+            q = q[q > 0]
+            return np.exp(-(q * np.log(q)).sum())
+
+        assert values["erank/features"] == pytest.approx(rank(x), rel=1e-4)
+        centred = x - x.mean(0)
+        assert values["erank/features_centred"] == pytest.approx(rank(centred), rel=1e-4)
+
+        def weights(distances):  # of unit vectors, d^2 = 2 - 2 cos
+            return np.exp((1 - distances**2 / 2) / 0.07)
+
+        knn = KNeighborsClassifier(20, weights=weights)
+        knn.fit(train / np.linalg.norm(train, axis=1, keepdims=True), labels)
+        accuracy = knn.score(val / np.linalg.norm(val, axis=1, keepdims=True), val_labels)
+        assert values["val/knn_acc1"] == pytest.approx(100 * accuracy)
+        assert values["linear/top1"] > 90
+
+    def test_pixels_are_the_features_of_an_encoder_that_flattens_them(self, flattened):
+        row = flattened["own_encoders.flatten"]
+        assert flattened["raw pixels, 8 px"].values == row.values
+        assert flattened["raw pixels, 8 px"].spectrum == row.spectrum
+
+    def test_the_spectrum_is_that_of_the_covariance(self, flattened):
+        spectrum = flattened["own_encoders.flatten"].spectrum
+        x = np.concatenate([clean("train")[0], clean("val")[0]])
+        expected = np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1]
+        np.testing.assert_allclose(spectrum, expected, atol=1e-5 * expected[0])
+
+    def test_accuracies_do_not_depend_on_the_scale_of_the_features(self):
+        x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(
+            scores.to_unit_scale(1000 * x + 7, 1000 * x + 7), scores.to_unit_scale(x, x)
+        )
+        scaled = scores.to_unit_scale(x, x)
+        assert float(scaled.square().sum(1).mean()) == pytest.approx(1)
+
+    def test_patch_tokens_of_a_vision_transformer_have_a_rank_and_a_spectrum(
+        self, measure, tmp_path
+    ):
+        rows = measure("timm/test_vit", "dataset.image_size=32")
+        row = rows["timm/test_vit"]
+        assert 1 < row.values["erank/patches"] < 64
+        assert len(row.patch_spectrum) == row.dimensions
+        assert not rows["raw pixels, 16 px"].patch_spectrum
+
+
+def randomise(module: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for value in module.state_dict().values():
+        if value.is_floating_point():
+            value.uniform_(0.5, 1.0, generator=generator)
+
+
+class SimSiam(pl.LightningModule):
+    """A module as in lightly's examples, with its backbone."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projection_head = nn.Linear(512, 8)
+
+
+def save_checkpoint(model: pl.LightningModule, path) -> None:
+    trainer = pl.Trainer(logger=False, accelerator="cpu", barebones=True)
+    trainer.strategy.connect(model)
+    trainer.save_checkpoint(path, weights_only=True)
+
+
+def torchvisions() -> nn.Sequential:
+    """A backbone as in lightly's tutorials."""
+    resnet = torchvision.models.resnet18()
+    return nn.Sequential(*list(resnet.children())[:-1])
+
+
+def lightlys() -> nn.Sequential:
+    """The layers of lightly's ResNetGenerator, whose ReLU and pooling have no layer (1.6)."""
+    resnet = torchvision.models.resnet18()
+    conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+    layers = [resnet.layer1, resnet.layer2, resnet.layer3, resnet.layer4]
+    return nn.Sequential(conv1, resnet.bn1, *layers, nn.AdaptiveAvgPool2d(1))
+
+
+class TestEncoders:
+    def features(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        encoder = encoders.load(str(name), 32, False, 0)
+        fresh = encoder.untrained.eval()(x)
+        torch.testing.assert_close(fresh.shape, encoder.module(x).shape)
+        again = encoders.load(str(name), 32, False, 0).untrained.eval()(x)
+        assert torch.equal(fresh, again)
+        return encoder.module(x)
+
+    def test_torchvisions_state_dict(self, tmp_path):
+        network = torchvision.models.resnet18().eval()
+        randomise(network)
+        torch.save(network.state_dict(), tmp_path / "a.pth")
+        network.fc = nn.Identity()
+        x = torch.randn(2, 3, 32, 32)
+        with torch.no_grad():
+            torch.testing.assert_close(self.features(tmp_path / "a.pth", x), network(x))
+
+    @pytest.mark.parametrize(
+        ("network", "shortcut"), [(torchvisions, "downsample"), (lightlys, "shortcut")]
+    )
+    def test_lightlys_checkpoint_with_numbered_layers(self, network, shortcut, tmp_path):
+        backbone = network().eval()
+        randomise(backbone)
+        with torch.no_grad():
+            backbone[1].bias.sub_(1.5)  # so that a ReLU would change the outputs
+        model = SimSiam(backbone)
+        save_checkpoint(model, tmp_path / "a.ckpt")
+        content = torch.load(tmp_path / "a.ckpt", weights_only=True)
+        state = content["state_dict"]
+        for name in list(state):  # lightly's own ResNet has another name
+            state[name.replace("downsample", shortcut)] = state.pop(name)
+        torch.save(content, tmp_path / "a.ckpt")
+        x = torch.randn(2, 3, 32, 32)
+        with torch.no_grad():
+            expected = backbone(x).flatten(1)
+            torch.testing.assert_close(self.features(tmp_path / "a.ckpt", x), expected)
+
+    def test_solo_learns_checkpoint(self, tmp_path):
+        model = foreign("byol")
+        save_checkpoint(model, tmp_path / "a.ckpt")
+        backbone = getattr(model, "backbone", None) or model.encoder
+        x = torch.randn(2, 3, 32, 32)
+        with torch.no_grad():
+            torch.testing.assert_close(self.features(tmp_path / "a.ckpt", x), backbone.eval()(x))
+
+    def test_runs_and_their_checkpoints_are_measured_side_by_side(self, tmp_path, measure):
+        folder = tmp_path / "0_simsiam_p=-0.5"
+        run(folder, *SMALL)
+        checkpoint = folder / "checkpoints" / "last.ckpt"
+        rows = measure(str(folder / "."), str(checkpoint), "dataset.image_size=8")
+        assert len(rows) == 5
+        of_run, _, of_file, *_ = rows.values()
+        assert of_run.values == of_file.values
+        assert encoders.load(str(folder), 32, False, 0).trained_size == 8
+
+    def test_a_function_of_the_users(self):
+        encoder = encoders.load("own_encoders.linear", 8, False, 3)
+        trained, fresh = encoder.module[1], encoder.untrained[1]
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            expected = nn.Linear(192, 6)
+        assert torch.equal(trained.weight, expected.weight)
+        assert not torch.equal(fresh.weight, trained.weight)
+        assert fresh.weight.abs().max().item() <= 192**-0.5
+
+    def test_parameters_that_nothing_resets_leave_no_untrained_network(self):
+        encoder = encoders.load("own_encoders.Scaled", 8, False, 0)
+        assert encoder.untrained is None
+        assert "reset_parameters" in encoder.note
+
+    def test_random_weights_are_not_taken_for_pretrained_ones(self, measure):
+        rows = measure("timm/test_resnet", "dataset.image_size=32")
+        assert len(rows) == 2
+        assert any("random" in remark for remark in rows["timm/test_resnet"].remarks)
+
+
+class TestRemarks:
+    def test_few_images(self, flattened):
+        assert "120 images" in " ".join(flattened["own_encoders.flatten"].remarks)
+
+    def test_values_that_are_not_finite_leave_no_accuracy(self, measure):
+        (row, *_) = measure("own_encoders.nan").values()
+        assert "4 of 120 images" in " ".join(row.remarks)
+        assert "val/knn_acc1" not in row.values
+        assert np.isfinite(row.spectrum).all()
+
+    def test_equal_features(self, measure):
+        (row, *_) = measure("own_encoders.constant").values()
+        assert row.values["erank/features_centred"] == 0
+
+    def test_the_size_of_the_training_images(self):
+        assert scores.size_remark(32, 224)
+        assert not scores.size_remark(32, 32)
+        assert not scores.size_remark(None, 32)
+
+
+class TestImages:
+    def test_a_seed_determines_which_images_are_measured(self):
+        images = data.synthetic(num_train=50, num_val=5, size=8).train
+        some = scores.subset(images, 20, seed=1)
+        assert len(some) == 20
+        assert torch.equal(some.images, scores.subset(images, 20, seed=1).images)
+        assert not torch.equal(some.images, scores.subset(images, 20, seed=2).images)
+        assert len(scores.subset(images, 99, seed=1)) == 50
+
+    def test_files_without_labels(self, tree, measure):
+        folder = tree / "train" / sorted(path.name for path in (tree / "train").iterdir())[0]
+        rows = measure(
+            "own_encoders.constant",
+            "dataset=folder",
+            f"dataset.root={folder}",
+            "dataset.train=.",
+            "dataset.labels=false",
+            "dataset.image_size=8",
+            "dataset.workers=0",
+        )
+        (row, *_) = rows.values()
+        assert "val/knn_acc1" not in row.values
+        assert row.images == len(list(folder.iterdir()))
+
+    def test_a_large_network_sees_fewer_images_on_a_cpu(self):
+        cpu = torch.device("cpu")
+        small = encoders.load("own_encoders.linear", 8, False, 0)
+        assert encoders.affordable(small, 3, 8, cpu) == encoders.MOST
+        large = encoders.Encoder("large", nn.Conv2d(3, 2000, 3, padding=1), None)
+        count = encoders.affordable(large, 3, 64, cpu)
+        operations = 2 * 64 * 64 * 2000 * 3 * 9
+        assert count == int(encoders.CPU_OPERATIONS / operations)
+
+
+def test_the_page_has_every_number_and_the_files_agree(measure, tmp_path, caplog):
+    caplog.set_level("INFO", logger="rdm_solo")
+    out = tmp_path / "out"
+    rows = measure("own_encoders.linear", out=out)
+    assert "raw pixels" in " ".join(rows["own_encoders.linear"].remarks)
+    assert "dimensions" not in " ".join(rows["own_encoders.linear"].remarks)
+    html = (out / "measure.html").read_text()
+    records = json.loads((out / "measure.json").read_text())
+    assert [record["name"] for record in records] == list(rows)
+    for record in records:
+        assert record["values"] == rows[record["name"]].values
+        for text in (f"{record['values']['rankme/features']:.1f}", record["name"]):
+            assert text in html
+            assert text in caplog.text
+        for remark in record["remarks"]:
+            assert remark in html
+            assert remark in caplog.text
+    assert (out / "draw.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.ckpt", "MODULE.FUNCTION"),
+        ("own_encoders.missing", "MODULE.FUNCTION"),
+        ("own_encoders.no_module", "must return a module"),
+        ("own_encoders.broken", "cannot take images of 8 px"),
+        ("timm/no_such_model", "timm has no such model"),
+        ("timm/test_vit", "timm/test_vit"),
+    ],
+)
+def test_what_is_no_encoder_is_refused_in_a_sentence(name, words, measure, tmp_path, capsys):
+    with pytest.raises(SystemExit), terminal.errors_without_traceback():
+        measure(name, out=tmp_path / "out")
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_file_says_what_to_pass(measure, tmp_path, capsys):
+    torch.save({"weird.weight": torch.ones(2)}, tmp_path / "a.pth")
+    with pytest.raises(SystemExit), terminal.errors_without_traceback():
+        measure(str(tmp_path / "a.pth"))
+    assert "MODULE.FUNCTION" in capsys.readouterr().err
+
+
+def test_encoders_stand_anywhere_in_the_command(tmp_path, typed):
+    (tmp_path / "p=1.pth").touch()
+    shown = typed(
+        "rdm_solo.measure", "p=1.pth", "dataset=digits", "a.b", "--cfg", "job", cwd=tmp_path
+    )
+    assert "- p=1.pth" in shown.stdout
+    assert "- a.b" in shown.stdout
+    assert "- job" not in shown.stdout
+
+
+def test_weights_of_lightlys_teacher(tmp_path):
+    state = weight_files.build(
+        weight_files.Spec("small_resnet", "small", {"width": 4})
+    ).state_dict()
+    content = {f"teacher_backbone.{name}": value for name, value in state.items()}
+    content["student_backbone.stem.0.weight"] = torch.zeros(3)
+    torch.save(content, tmp_path / "a.pth")
+    read = weight_files.read(tmp_path / "a.pth").state
+    assert read.keys() == state.keys()
