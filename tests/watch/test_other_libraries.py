@@ -22,7 +22,7 @@ def test_a_loop_of_the_page_runs_without_a_warning(tmp_path, library, code):
     (tmp_path / "code.py").write_text(code)
     launcher = ["support.other_libraries", PACKAGES]
     if library == "torchrun":
-        launcher = ["torch.distributed.run", "--nproc_per_node=2"]
+        launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
     done = command(*launcher, "code.py", cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr[-3000:]
