@@ -1,6 +1,7 @@
 """Tiny encoders and methods as users write them; a method's ``forward`` returns the loss."""
 
 import copy
+import itertools
 
 import torch
 from torch import nn
@@ -62,7 +63,7 @@ def move(teacher, student, momentum):
 
 def mlp(*widths):
     layers = []
-    for width, out in zip(widths, widths[1:]):
+    for width, out in itertools.pairwise(widths):
         layers += [nn.Linear(width, out, bias=False), nn.BatchNorm1d(out), nn.ReLU()]
     return layers[:-1]
 

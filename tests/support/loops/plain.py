@@ -6,15 +6,16 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LinearLR
 
-from support.loops import LEARNING_RATE, MOMENTUM, STOP_GRADIENT
+from rdm_solo.watch import Watch
+from support.loops import EPOCHS, LEARNING_RATE, MOMENTUM, STOP_GRADIENT
 from support.loops.digits import Pairs
 from support.loops.methods import (
-    DINOv2,
     IJEPA,
+    WIDTH,
+    DINOv2,
     Predictor,
     SimSiam,
     ViT,
-    WIDTH,
     conv_net,
 )
 
@@ -31,10 +32,10 @@ def adamw(method, failure):
     return torch.optim.AdamW(method.parameters(), rate(1e-3, failure), weight_decay=0.04)
 
 
-def train(watch, method, optimizer, epochs, warm_up=1):
+def train(watch, method, optimizer, warm_up=1):
     """Train ``method.forward``, which returns the loss."""
     scheduler = LinearLR(optimizer, 1 / warm_up, 1, warm_up)
-    for _ in range(epochs):
+    for _ in range(EPOCHS):
         for x1, x2 in Pairs():
             loss = method(x1, x2)
             optimizer.zero_grad()
@@ -44,29 +45,31 @@ def train(watch, method, optimizer, epochs, warm_up=1):
             method.after_step()
             watch.step(loss)
         watch.end_epoch()
+    watch.close()
 
 
-def ijepa(watch, failure, epochs):
+def ijepa(folder, failure, **options):
     method = IJEPA(failure, ViT(), Predictor())
-    train(watch(method), method, adamw(method, failure), epochs, warm_up=10)
+    watch = Watch(folder, method, **options)
+    train(watch, method, adamw(method, failure), warm_up=10)
 
 
-def dinov2(watch, failure, epochs):
+def dinov2(folder, failure, **options):
     method = DINOv2(failure)
     parts = {"online": "student.dino_head", "target": "teacher.dino_head"}
-    watch = watch(method, backbone="student.backbone", **parts)
-    train(watch, method, adamw(method, failure), epochs, warm_up=10)
+    watch = Watch(folder, method, backbone="student.backbone", **parts, **options)
+    train(watch, method, adamw(method, failure), warm_up=10)
 
 
-def fabric(watch, failure, epochs):
+def fabric(folder, failure, **options):
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1)
     model = SimSiam(failure)
     model, optimizer = fabric.setup(model, sgd(model, failure))
     loader = fabric.setup_dataloaders(torch.utils.data.DataLoader(Pairs(), batch_size=None))
-    watch = watch(model, views=2)
-    for _ in range(epochs):
+    watch = Watch(folder, model, views=2, **options)
+    for _ in range(EPOCHS):
         for x1, x2 in loader:
             loss = model(x1, x2)
             optimizer.zero_grad()
@@ -74,34 +77,42 @@ def fabric(watch, failure, epochs):
             optimizer.step()
             watch.step(loss)
         watch.end_epoch()
+    watch.close()
 
 
-def ddp(watch, failure, epochs):
+def ddp(folder, failure, **options):
     """SimSiam on each process that torchrun starts."""
     model = SimSiam(failure)
     wrapped = nn.parallel.DistributedDataParallel(model)
     wrapped.after_step = model.after_step
-    train(watch(wrapped, views=2), wrapped, sgd(model, failure), epochs)
+    train(Watch(folder, wrapped, views=2, **options), wrapped, sgd(model, failure))
 
 
-def lightly_simsiam(watch, failure, epochs):
+def lightly_simsiam(folder, failure, **options):
     from lightly.models.modules import SimSiamPredictionHead, SimSiamProjectionHead
 
     heads = SimSiamProjectionHead(WIDTH, 128, 32), SimSiamPredictionHead(32, 8, 32)
     method = SimSiam(failure, conv_net(), *heads)
-    train(watch(method, views=2), method, sgd(method, failure), epochs)
+    train(Watch(folder, method, views=2, **options), method, sgd(method, failure))
 
 
-def lightly_ijepa(watch, failure, epochs):
+def lightly_ijepa(folder, failure, **options):
     from lightly.models.modules.ijepa import IJEPABackbone, IJEPAPredictor
 
     sizes = {"num_layers": 2, "num_heads": 4, "hidden_dim": WIDTH}
     encoder = IJEPABackbone(image_size=8, patch_size=2, mlp_dim=128, **sizes)
     predictor = IJEPAPredictor(
-        seq_length=1, predictor_embed_dim=WIDTH, num_patches=16, mlp_dim=WIDTH, dropout=0, attention_dropout=0, **sizes
+        seq_length=1,
+        predictor_embed_dim=WIDTH,
+        num_patches=16,
+        mlp_dim=WIDTH,
+        dropout=0,
+        attention_dropout=0,
+        **sizes,
     )
     method = IJEPA(failure, encoder, predictor)
-    train(watch(method), method, adamw(method, failure), epochs, warm_up=10)
+    watch = Watch(folder, method, **options)
+    train(watch, method, adamw(method, failure), warm_up=10)
 
 
 class LightlyDINO(nn.Module):
@@ -133,6 +144,6 @@ class LightlyDINO(nn.Module):
         update_momentum(self.student_head, self.teacher_head, m=self.momentum)
 
 
-def lightly_dino(watch, failure, epochs):
+def lightly_dino(folder, failure, **options):
     method = LightlyDINO(failure)
-    train(watch(method, views=2), method, adamw(method, failure), epochs)
+    train(Watch(folder, method, views=2, **options), method, adamw(method, failure))

@@ -10,7 +10,8 @@ from unittest.mock import MagicMock
 import torch
 from torch import nn
 
-from support.loops import MOMENTUM, PREDICTOR, STOP_GRADIENT
+from rdm_solo.watch import WatchCallback
+from support.loops import EPOCHS, MOMENTUM, PREDICTOR, STOP_GRADIENT
 from support.loops.digits import BATCH, Pairs, view
 from support.loops.methods import SimSiam, conv_net
 from support.loops.plain import rate
@@ -43,11 +44,11 @@ def without_init(library, *rooms):
         sys.modules[package.__name__] = package
 
 
-def fit(lightning, module, callback, epochs, batches):
+def fit(lightning, module, callback, batches):
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=1,
-        max_epochs=epochs,
+        max_epochs=EPOCHS,
         callbacks=[callback],
         logger=False,
         enable_checkpointing=False,
@@ -74,7 +75,7 @@ class Wrapped(nn.Module):
         return 64
 
 
-def lightly_train(watch, failure, epochs):
+def lightly_train(folder, failure, **options):
     """lightly-train's DINO."""
     sys.meta_path.append(Stubs("albumentations", "cv2", "pycocotools", "pynvml", "pyarrow"))
     if "lightly_train" not in sys.modules:
@@ -107,11 +108,11 @@ def lightly_train(watch, failure, epochs):
         trained.modules = [*trained.modules, encoder, head]
         method.trainable_modules = lambda: trained
     parts = {"online": "student_projection_head", "target": "teacher_projection_head"}
-    callback = watch(backbone="student_embedding_model", **parts)
-    fit(pytorch_lightning, method, callback, epochs, Pairs(lambda pair: {"views": list(pair)}))
+    callback = WatchCallback(folder, backbone="student_embedding_model", **parts, **options)
+    fit(pytorch_lightning, method, callback, Pairs(lambda pair: {"views": list(pair)}))
 
 
-def stable_pretraining(watch, failure, epochs):
+def stable_pretraining(folder, failure, **options):
     """stable-pretraining's SimSiam."""
     sys.meta_path.append(Stubs("kornia"))
     if "stable_pretraining" not in sys.modules:
@@ -141,13 +142,15 @@ def stable_pretraining(watch, failure, epochs):
     if failure == STOP_GRADIENT:
         simsiam._neg_cos_sim = lambda p, z: -torch.cosine_similarity(p, z).mean()
     batches = Pairs(lambda pair: dict(zip(("view1", "view2"), pair)))
-    fit(lightning.pytorch, method, watch(views=2), epochs, batches)
+    fit(lightning.pytorch, method, WatchCallback(folder, views=2, **options), batches)
     simsiam._neg_cos_sim = loss
 
 
-def hugging_face(watch, failure, epochs):
+def hugging_face(folder, failure, **options):
     """A Trainer that fits SimSiam with the library's ViT."""
     import transformers
+
+    from rdm_solo.watch import WatchTrainerCallback
 
     config = transformers.ViTConfig(
         hidden_size=64,
@@ -177,7 +180,7 @@ def hugging_face(watch, failure, epochs):
     arguments = transformers.TrainingArguments(
         "trainer",
         per_device_train_batch_size=BATCH,
-        num_train_epochs=epochs,
+        num_train_epochs=EPOCHS,
         learning_rate=rate(5e-4, failure),
         max_grad_norm=0,
         warmup_steps=10,
@@ -191,7 +194,8 @@ def hugging_face(watch, failure, epochs):
         remove_unused_columns=False,
     )
     images = list(Pairs().images)
+    callback = WatchTrainerCallback(folder, views=2, **options)
     trainer = transformers.Trainer(
-        Model(), arguments, collate, train_dataset=images, callbacks=[watch(views=2)]
+        Model(), arguments, collate, train_dataset=images, callbacks=[callback]
     )
     trainer.train()
