@@ -1,11 +1,6 @@
 """Loops of a library's Trainer, with a callback that watches."""
 
-import importlib.machinery
-import importlib.util
 import sys
-import types
-from pathlib import Path
-from unittest.mock import MagicMock
 
 import torch
 from torch import nn
@@ -15,33 +10,7 @@ from support.loops import EPOCHS, MOMENTUM, PREDICTOR, STOP_GRADIENT
 from support.loops.digits import BATCH, Pairs, view
 from support.loops.methods import SimSiam, conv_net
 from support.loops.plain import rate
-
-
-class Stubs:
-    """Replace packages that a library imports for data and messages."""
-
-    def __init__(self, *names):
-        self.names = names
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        return MagicMock(__path__=[], __spec__=spec)
-
-    def exec_module(self, module):
-        pass
-
-
-def without_init(library, *rooms):
-    """Let modules of these packages be imported without the packages' own ``__init__``."""
-    folder = Path(importlib.util.find_spec(library).origin).parent
-    for room in ("", *rooms):
-        package = types.ModuleType(f"{library}.{room}".rstrip("."))
-        package.__path__ = [str(folder / room)]
-        sys.modules[package.__name__] = package
+from support.other_libraries import replace_what_it_imports
 
 
 def fit(lightning, module, callback, batches):
@@ -77,9 +46,6 @@ class Wrapped(nn.Module):
 
 def lightly_train(folder, failure, **options):
     """lightly-train's DINO."""
-    sys.meta_path.append(Stubs("albumentations", "cv2", "pycocotools", "pynvml", "pyarrow"))
-    if "lightly_train" not in sys.modules:
-        without_init("lightly_train")
     import pytorch_lightning
     from lightly_train._methods.dino.dino import DINO, DINOAdamWArgs, DINOArgs
     from lightly_train._models.embedding_model import EmbeddingModel
@@ -114,13 +80,8 @@ def lightly_train(folder, failure, **options):
 
 def stable_pretraining(folder, failure, **options):
     """stable-pretraining's SimSiam."""
-    sys.meta_path.append(Stubs("kornia"))
     if "stable_pretraining" not in sys.modules:
-        without_init("stable_pretraining", "backbone", "callbacks", "utils", "methods")
-        # The installed package adds callbacks to every Trainer that save its own checkpoints.
-        factories = types.ModuleType("stable_pretraining.callbacks.factories")
-        factories.default = list
-        sys.modules[factories.__name__] = factories
+        replace_what_it_imports()
         from stable_pretraining.module import Module
 
         sys.modules["stable_pretraining"].Module = Module
@@ -130,7 +91,7 @@ def stable_pretraining(folder, failure, **options):
 
     class Method(simsiam.SimSiam):
         def forward(self, batch, stage):
-            return dict(super().forward(batch["view1"], batch["view2"]))
+            return vars(super().forward(batch["view1"], batch["view2"]))
 
     method = Method(conv_net(), 32, 8)
     if failure == PREDICTOR:
