@@ -47,11 +47,6 @@ def module(*names):
         ("base_encoder momentum_encoder predictor", "predictor", "momentum_encoder"),
         ("encoder_q encoder_k", "encoder_q", "encoder_k"),
         (
-            "student_embedding_model student_projection_head teacher_projection_head",
-            "student_projection_head",
-            "teacher_projection_head",
-        ),
-        (
             "student.backbone student.dino_head teacher.backbone teacher.dino_head",
             "student.dino_head",
             "teacher.dino_head",
