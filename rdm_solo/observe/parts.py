@@ -14,6 +14,8 @@ from rdm_solo.observe.branches import Branches, Observer
 # Names by role, in the order in which they are tried. solo-learn's methods have `predictor`,
 # `projector` and `momentum_projector`, and ours also have `target_head`. lightly's models have
 # `*_head` and `*_momentum`, stable-pretraining's have `*.student` and `*.teacher` inside a wrapper.
+# lightly-train has `*_projection_head` and `*_embedding_model`, and DINOv2 `student.*` and
+# `teacher.*`. lightly calls the forward() of DINOv2's heads, which runs the last layer's hooks only.
 # `proj`, `pred` and `*_mlp` are short names in users' own modules; MoCo has `encoder_q` and
 # `encoder_k`, and MoCo v3 `base_encoder`.
 # solo-learn's SwAV, DeepCluster v2 and DINO end in a softmax and have separate observers.
@@ -23,6 +25,9 @@ PARTS: dict[str, list[str]] = {
         "target_head",
         "momentum_projector",
         "projection_head_momentum",
+        "teacher_projection_head",
+        "teacher.dino_head",
+        "teacher_head.dino_head.last_layer",
         "teacher_head",
         "momentum_head",
         "target_projector",
@@ -34,6 +39,9 @@ PARTS: dict[str, list[str]] = {
         "cls_head.student",
         "projector",
         "projection_head",
+        "student_projection_head",
+        "student.dino_head",
+        "student_head.dino_head.last_layer",
         "student_head",
         "online_projector",
         "projection_mlp",
@@ -48,6 +56,8 @@ PARTS: dict[str, list[str]] = {
         "encoder_momentum",
         "encoder_k",
         "teacher_backbone",
+        "teacher_embedding_model",
+        "teacher.backbone",
         "encoder.teacher",
         "backbone.teacher",
         "teacher",
@@ -58,11 +68,14 @@ PARTS: dict[str, list[str]] = {
         "encoder.student",
         "backbone.student",
         "student_backbone",
+        "student_embedding_model",
+        "student.backbone",
         "student",
         "encoder_q",
         "base_encoder",
         "encoder",
         "backbone",
+        "embedding_model",
     ],  # used as a branch only with a target encoder
     # It may be a classifier, so it is the last choice, and an encoder must stand beside it.
     "only head": ["head"],

@@ -18,7 +18,13 @@ def module(*names):
         part = nn.Identity()
         if name.endswith("()"):
             part = module("student", "teacher")
-        setattr(model, name.removesuffix("()"), part)
+        *containers, name = name.removesuffix("()").split(".")
+        parent = model
+        for container in containers:
+            if not hasattr(parent, container):
+                setattr(parent, container, nn.Module())
+            parent = getattr(parent, container)
+        setattr(parent, name, part)
     return model
 
 
@@ -40,6 +46,16 @@ def module(*names):
         ("encoder head", "head", None),
         ("base_encoder momentum_encoder predictor", "predictor", "momentum_encoder"),
         ("encoder_q encoder_k", "encoder_q", "encoder_k"),
+        (
+            "student.backbone student.dino_head teacher.backbone teacher.dino_head",
+            "student.dino_head",
+            "teacher.dino_head",
+        ),
+        (
+            "student_head.dino_head.last_layer teacher_head.dino_head.last_layer",
+            "student_head.dino_head.last_layer",
+            "teacher_head.dino_head.last_layer",
+        ),
     ],
 )
 def test_the_table_of_names_finds_the_branches(names, online, target):

@@ -56,8 +56,7 @@ def ijepa(folder, failure, **options):
 
 def dinov2(folder, failure, **options):
     method = DINOv2(failure)
-    parts = {"online": "student.dino_head", "target": "teacher.dino_head"}
-    watch = Watch(folder, method, backbone="student.backbone", **parts, **options)
+    watch = Watch(folder, method, **options)
     train(watch, method, adamw(method, failure), warm_up=10)
 
 

@@ -73,9 +73,8 @@ def lightly_train(folder, failure, **options):
         trained = method.trainable_modules()
         trained.modules = [*trained.modules, encoder, head]
         method.trainable_modules = lambda: trained
-    parts = {"online": "student_projection_head", "target": "teacher_projection_head"}
-    callback = WatchCallback(folder, backbone="student_embedding_model", **parts, **options)
-    fit(pytorch_lightning, method, callback, Pairs(lambda pair: {"views": list(pair)}))
+    batches = Pairs(lambda pair: {"views": list(pair)})
+    fit(pytorch_lightning, method, WatchCallback(folder, **options), batches)
 
 
 def stable_pretraining(folder, failure, **options):
