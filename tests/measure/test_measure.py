@@ -29,6 +29,10 @@ def flatten():
     return nn.Sequential(nn.Flatten(), nn.Identity())
 
 
+def norm():
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192, eps=1e-12))
+
+
 def linear():
     torch.manual_seed(5)
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
@@ -144,6 +148,12 @@ class TestNumbers:
         row = flattened["own_encoders.flatten"]
         assert flattened["raw pixels, 8 px"].values == row.values
         assert flattened["raw pixels, 8 px"].spectrum == row.spectrum
+
+    def test_networks_are_measured_in_evaluation_mode(self, measure, flattened):
+        expected = flattened["own_encoders.flatten"].values
+        rows = measure("own_encoders.norm", "images=5000")
+        for name in ("own_encoders.norm", "own_encoders.norm, untrained"):
+            assert rows[name].values == pytest.approx(expected, rel=1e-4)
 
     def test_the_spectrum_is_that_of_the_covariance(self, flattened):
         spectrum = flattened["own_encoders.flatten"].spectrum
@@ -297,9 +307,12 @@ class TestRemarks:
         assert row.values["erank/features_centred"] == 0
 
     def test_the_size_of_the_training_images(self):
-        assert scores.size_remark(32, 224)
-        assert not scores.size_remark(32, 32)
-        assert not scores.size_remark(None, 32)
+        encoder = encoders.Encoder("a", nn.Identity(), None, trained_size=32)
+        assert not encoder.remarks(40)
+        for size in (8, 224):
+            (remark,) = encoder.remarks(size)
+            assert "32 px" in remark
+        assert not encoders.Encoder("a", nn.Identity(), None).remarks(224)
 
 
 class TestImages:
@@ -347,7 +360,7 @@ def test_the_page_has_every_number_and_the_files_agree(measure, tmp_path, caplog
     assert [record["name"] for record in records] == list(rows)
     for record in records:
         assert record["values"] == rows[record["name"]].values
-        for text in (f"{record['values']['rankme/features']:.1f}", record["name"]):
+        for text in (f"{record['values']['rankme/features']:.3g}", record["name"]):
             assert text in html
             assert text in caplog.text
         for remark in record["remarks"]:
