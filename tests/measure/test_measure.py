@@ -96,8 +96,7 @@ def measure(tmp_path_factory):
         passed = {}
         for argument in [*options, *argv]:  # later ones replace earlier ones
             passed[argument.partition("=")[0] if "dataset" in argument else argument] = argument
-        collected = arguments.collect("encoders", list(passed.values()))
-        rows = measure_config(arguments.compose("measure", collected))
+        rows = measure_config(arguments.compose("measure", list(passed.values())))
         return {row.name: row for row in rows}
 
     return call
