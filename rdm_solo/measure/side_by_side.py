@@ -100,7 +100,7 @@ def write(rows: Sequence[Scores], dataset: str, out: Path) -> None:
     for scores in rows:
         for remark in scores.remarks:
             log.info(f"{scores.name}: {remark}")
-    picture = figures.save(SPECTRA, draw(rows), out)
+    picture = figures.save(SPECTRA, spectra(rows), out)
     html = render(
         "measure.html", title=images, rows=rows, table=table, notes=notes, pictures=[picture]
     )
@@ -121,12 +121,12 @@ def texts(scores: Scores) -> dict[str, str]:
 
 
 @style.styled
-def draw(rows: Sequence[Scores]) -> Figure:
+def spectra(rows: Sequence[Scores]) -> Figure:
     """Draw the covariances' eigenvalues as shares of their sum; patches have their own panel."""
     panels = {"features": "spectrum"}
     if any(scores.patch_spectrum for scores in rows):
         panels["patches within images"] = "patch_spectrum"
-    figure, grid = style.figure(len(panels), panel=(4.6, 3.4))
+    figure, grid = style.figure(len(panels), columns=1, panel=(5.4, 3.2))
     looks = style.looks(scores.name for scores in rows)
     for axes, (title, name) in zip(grid, panels.items()):
         for scores in rows:
@@ -144,7 +144,7 @@ def draw(rows: Sequence[Scores]) -> Figure:
 
 
 SPECTRA = plots.Plot(
-    draw,  # type: ignore[arg-type]  # of scores, not of runs
+    spectra,  # type: ignore[arg-type]  # of scores, not of runs
     title="Spectra",
     caption="Eigenvalues of the covariance, as shares of their sum. A steep line uses few "
     "directions. A straight line is a power law, and α-ReQ is its slope.",

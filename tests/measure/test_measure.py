@@ -365,7 +365,7 @@ def test_the_page_has_every_number_and_the_files_agree(measure, tmp_path, caplog
         for remark in record["remarks"]:
             assert remark in html
             assert remark in caplog.text
-    assert (out / "draw.png").stat().st_size > 5000
+    assert (out / "spectra.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(
