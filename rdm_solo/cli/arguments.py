@@ -17,6 +17,8 @@ from rdm_solo.ground.packages import EXTRAS, TRAINING, check_installed
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
 # The group of each command whose keys can be set without choosing one of its options.
 OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
+# The option of a command that takes all arguments without a name.
+NAMELESS = {"measure": "encoders"}
 
 # Where the sections that take further arguments have them.
 FREE_SECTIONS = {
@@ -134,9 +136,13 @@ def in_quotes(text: object) -> str:
 def quote(argv: Sequence[str], config: str = "config") -> list[str]:
     """Quote values with ``=``, which Hydra cannot parse; add ``++`` to keys of ``OPEN_GROUPS``.
 
+    Values without a name become those of the command's option in ``NAMELESS``.
+
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5','b'"]
     """
+    if config in NAMELESS:
+        argv = collect(NAMELESS[config], argv)
     is_sweep = "-m" in argv or "--multirun" in argv
     group = OPEN_GROUPS.get(config)
     has_choice = any(argument.startswith(f"{group}=") for argument in argv)

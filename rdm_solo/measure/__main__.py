@@ -13,4 +13,4 @@ def _job(cfg: DictConfig) -> None:
     measure(cfg)
 
 
-arguments.command(_job, "measure", arguments.collect("encoders", sys.argv[1:]))
+arguments.command(_job, "measure", sys.argv[1:])

@@ -21,6 +21,7 @@ MOST, FEWEST = 5000, 1000  # images, if their number is not passed
 # Floating-point operations that take a minute on two cores. A trained and an untrained network see
 # each image, and a fifth of the images in two views.
 CPU_OPERATIONS = 4e12 / (2 * 1.4)
+NEAR = 1.5  # largest ratio of image sizes that needs no remark
 KINDS = "a checkpoint file, a run folder, timm/NAME or MODULE.FUNCTION that returns a module"
 
 
@@ -41,6 +42,16 @@ class Encoder:
             if isinstance(part, nn.Conv2d):
                 return part.in_channels
         return None
+
+    def remarks(self, image_size: int) -> list[str]:
+        """Return what to know when it is measured on images of this size."""
+        remarks = [self.note] if self.note else []
+        ratio = image_size / (self.trained_size or image_size)
+        if not 1 / NEAR <= ratio <= NEAR:
+            remarks.append(
+                f"It was trained on images of {self.trained_size} px; these have {image_size} px."
+            )
+        return remarks
 
 
 def load(name: str, image_size: int, pretrained: bool, seed: int) -> Encoder:

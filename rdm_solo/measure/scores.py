@@ -28,7 +28,6 @@ PATCHES = "erank/patches"
 PATCH_IMAGES = 64  # images whose patch tokens are measured
 PART = 5  # one image of five is a query of kNN, and one of five has views for LiDAR
 MIN_R2 = 0.9  # of alpha-ReQ's fit
-NEAR = 1.5  # largest ratio of image sizes that needs no remark
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,7 @@ class Scores:
 
 def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     """Measure a module's features of clean images, their augmented views, and their labels."""
+    module.to(images.train.device).eval()
     train, labels = extract(module, images.train)
     parts = [train]
     if images.val is not None:
@@ -113,19 +113,21 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     elif images.val is not None:
         accuracy = neighbours.accuracy([(train, labels)], [(val, val_labels)], 20, 0.07)
         values[KNN] = float(accuracy)
-        scaled = to_unit_scale(train, train)
-        queries = to_unit_scale(val, train)
         probe = fit_linear(
-            scaled, labels, queries, val_labels, images.num_classes, seed=seed, quiet=True
+            to_unit_scale(train, train),
+            labels,
+            to_unit_scale(val, train),
+            val_labels,
+            images.num_classes,
+            seed=seed,
+            quiet=True,
         )
         values[LINEAR] = probe.curve[-1].top1
 
     of_views = FeatureSpectra(dim)
     for _, crops, _ in images.views:
         of_views.update([represent(module, crop).cpu() for crop in crops])
-    lidar = of_views.compute().get(LIDAR)
-    if lidar is not None:
-        values[LIDAR] = lidar
+    values = {**of_views.compute(), **values}  # of the views, only LiDAR remains
     centred = features[is_finite].double()
     centred -= centred.mean(0)
     spectrum = descending(correlation(centred)).tolist()
@@ -155,7 +157,10 @@ def to_unit_scale(x: Tensor, train: Tensor) -> Tensor:
 
 
 def add_remarks(scores: Scores, baselines: Sequence[Scores], views: int) -> None:
-    """Add the reasons not to trust numbers; ``views`` counts the images that LiDAR has seen."""
+    """Add the reasons not to trust an encoder's numbers.
+
+    ``views`` is the number of images that LiDAR has seen.
+    """
     values = scores.values
     needed = 2 * scores.dimensions
     rows = f"fewer than twice the {scores.dimensions} dimensions"
@@ -173,14 +178,3 @@ def add_remarks(scores: Scores, baselines: Sequence[Scores], views: int) -> None
             scores.remarks.append(
                 f"kNN ({values[KNN]:.1f} %) is below {baseline.name} ({accuracy:.1f} %)."
             )
-
-
-def size_remark(trained: int | None, size: int) -> str:
-    """Return a remark if an encoder was trained on images of quite another size.
-
-    >>> size_remark(32, 40), size_remark(224, 32)
-    ('', 'It was trained on images of 224 px, and these have 32 px.')
-    """
-    if trained is None or 1 / NEAR <= size / trained <= NEAR:
-        return ""
-    return f"It was trained on images of {trained} px, and these have {size} px."

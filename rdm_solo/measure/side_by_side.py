@@ -17,7 +17,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_bool, check_integer
 from rdm_solo.measure import scores as measures
 from rdm_solo.measure.encoders import KINDS, affordable, load
-from rdm_solo.measure.scores import Scores, add_remarks, score, size_remark
+from rdm_solo.measure.scores import Scores, add_remarks, score
 from rdm_solo.plots import style
 from rdm_solo.plots.eigenvalues import above_rounding
 from rdm_solo.report import figures
@@ -41,14 +41,12 @@ HEADS = {
     measures.R2: "its R²",
     measures.PATCHES: "rank of patches",
 }
-TWO_DECIMALS = (measures.ALPHA, measures.R2)
 PIXELS = 16  # largest side of raw pixels: the matrices of 32 px would be 3072 x 3072
 
 
 def measure(cfg: DictConfig) -> list[Scores]:
     """Measure the encoders and their baselines, and write the table, page and figure."""
     check_bool("pretrained", cfg.pretrained)
-    check_integer("seed", cfg.seed)
     if cfg.images is not None:
         check_integer("images", cfg.images, 10)
     if not cfg.encoders:
@@ -71,17 +69,16 @@ def measure(cfg: DictConfig) -> list[Scores]:
     rows = []
     for encoder in encoders:
         images = images_for(encoder.channels)
-        scores = score(encoder.name, encoder.module.to(device), images, cfg.seed)
+        scores = score(encoder.name, encoder.module, images, cfg.seed)
+        scores.remarks.extend(encoder.remarks(size))
         rows.append(scores)
         baselines = [of_pixels]
         if encoder.untrained is not None:
             name = f"{encoder.name}, untrained"
-            untrained = score(name, encoder.untrained.to(device), images, cfg.seed)
+            untrained = score(name, encoder.untrained, images, cfg.seed)
             rows.append(untrained)
             baselines.append(untrained)
         add_remarks(scores, baselines, len(images.views.dataset))
-        notes = [encoder.note, size_remark(encoder.trained_size, size)]
-        scores.remarks[:0] = filter(None, notes)
     rows.append(of_pixels)
     write(rows, dataset.name, out)
     return rows
@@ -103,7 +100,7 @@ def write(rows: Sequence[Scores], dataset: str, out: Path) -> None:
     for scores in rows:
         for remark in scores.remarks:
             log.info(f"{scores.name}: {remark}")
-    picture = figures.save(SPECTRA, draw(rows), out)
+    picture = figures.save(SPECTRA, spectra(rows), out)
     html = render(
         "measure.html", title=images, rows=rows, table=table, notes=notes, pictures=[picture]
     )
@@ -117,24 +114,27 @@ def texts(scores: Scores) -> dict[str, str]:
     """Return a row of the table, with a dash for what was not measured."""
     row = {"encoder": scores.name, "dimensions": str(scores.dimensions)}
     for column, head in HEADS.items():
-        value = scores.values.get(column)
-        digits = 2 if column in TWO_DECIMALS else 1
-        row[head] = "–" if value is None else f"{value:.{digits}f}"
+        row[head] = "–"
+        if column in scores.values:
+            row[head] = f"{scores.values[column]:#.3g}".removesuffix(".")
     return row
 
 
 @style.styled
-def draw(rows: Sequence[Scores]) -> Figure:
+def spectra(rows: Sequence[Scores]) -> Figure:
     """Draw the covariances' eigenvalues as shares of their sum; patches have their own panel."""
-    panels = {"features": [scores.spectrum for scores in rows]}
+    panels = {"features": "spectrum"}
     if any(scores.patch_spectrum for scores in rows):
-        panels["patches within images"] = [scores.patch_spectrum for scores in rows]
-    figure, grid = style.figure(len(panels), panel=(4.6, 3.4))
+        panels["patches within images"] = "patch_spectrum"
+    figure, grid = style.figure(len(panels), columns=1, panel=(5.4, 3.2))
     looks = style.looks(scores.name for scores in rows)
-    for axes, (title, spectra) in zip(grid, panels.items()):
-        for look, spectrum in zip(looks.values(), spectra):
-            lam = above_rounding(np.array([spectrum]))[0] if spectrum else np.empty(0)
-            style.draw_line(axes, np.arange(1, len(lam) + 1), lam / np.nansum(lam), look)
+    for axes, (title, name) in zip(grid, panels.items()):
+        for scores in rows:
+            spectrum = getattr(scores, name)
+            if spectrum:
+                (lam,) = above_rounding(np.array([spectrum]))
+                index = np.arange(1, len(lam) + 1)
+                style.draw_line(axes, index, lam / np.nansum(lam), looks[scores.name])
         style.panel_title(axes, title)
         axes.set(xlabel="index", ylabel="share of the variance")
         style.log_axis(axes.xaxis)
@@ -144,7 +144,7 @@ def draw(rows: Sequence[Scores]) -> Figure:
 
 
 SPECTRA = plots.Plot(
-    draw,  # type: ignore[arg-type]  # of scores, not of runs
+    spectra,  # type: ignore[arg-type]  # of scores, not of runs
     title="Spectra",
     caption="Eigenvalues of the covariance, as shares of their sum. A steep line uses few "
     "directions. A straight line is a power law, and α-ReQ is its slope.",

@@ -29,6 +29,10 @@ def flatten():
     return nn.Sequential(nn.Flatten(), nn.Identity())
 
 
+def norm():
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192, eps=1e-12))
+
+
 def linear():
     torch.manual_seed(5)
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
@@ -77,7 +81,7 @@ def own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield
-    del sys.modules["own_encoders"]
+    sys.modules.pop("own_encoders", None)
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +96,7 @@ def measure(tmp_path_factory):
         passed = {}
         for argument in [*options, *argv]:  # later ones replace earlier ones
             passed[argument.partition("=")[0] if "dataset" in argument else argument] = argument
-        collected = arguments.collect("encoders", list(passed.values()))
-        rows = measure_config(arguments.compose("measure", collected))
+        rows = measure_config(arguments.compose("measure", list(passed.values())))
         return {row.name: row for row in rows}
 
     return call
@@ -145,6 +148,12 @@ class TestNumbers:
         assert flattened["raw pixels, 8 px"].values == row.values
         assert flattened["raw pixels, 8 px"].spectrum == row.spectrum
 
+    def test_networks_are_measured_in_evaluation_mode(self, measure, flattened):
+        expected = flattened["own_encoders.flatten"].values
+        rows = measure("own_encoders.norm", "images=5000")
+        for name in ("own_encoders.norm", "own_encoders.norm, untrained"):
+            assert rows[name].values == pytest.approx(expected, rel=1e-4)
+
     def test_the_spectrum_is_that_of_the_covariance(self, flattened):
         spectrum = flattened["own_encoders.flatten"].spectrum
         x = np.concatenate([clean("train")[0], clean("val")[0]])
@@ -170,9 +179,10 @@ class TestNumbers:
 
 
 def randomise(module: nn.Module) -> None:
+    """Draw the values of the norm layers, running statistics included."""
     generator = torch.Generator().manual_seed(0)
     for value in module.state_dict().values():
-        if value.is_floating_point():
+        if value.ndim == 1:
             value.uniform_(0.5, 1.0, generator=generator)
 
 
@@ -297,9 +307,12 @@ class TestRemarks:
         assert row.values["erank/features_centred"] == 0
 
     def test_the_size_of_the_training_images(self):
-        assert scores.size_remark(32, 224)
-        assert not scores.size_remark(32, 32)
-        assert not scores.size_remark(None, 32)
+        encoder = encoders.Encoder("a", nn.Identity(), None, trained_size=32)
+        assert not encoder.remarks(40)
+        for size in (8, 224):
+            (remark,) = encoder.remarks(size)
+            assert "32 px" in remark
+        assert not encoders.Encoder("a", nn.Identity(), None).remarks(224)
 
 
 class TestImages:
@@ -347,13 +360,13 @@ def test_the_page_has_every_number_and_the_files_agree(measure, tmp_path, caplog
     assert [record["name"] for record in records] == list(rows)
     for record in records:
         assert record["values"] == rows[record["name"]].values
-        for text in (f"{record['values']['rankme/features']:.1f}", record["name"]):
+        for text in (f"{record['values']['rankme/features']:.3g}", record["name"]):
             assert text in html
             assert text in caplog.text
         for remark in record["remarks"]:
             assert remark in html
             assert remark in caplog.text
-    assert (out / "draw.png").stat().st_size > 5000
+    assert (out / "spectra.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(
