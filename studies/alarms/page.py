@@ -7,10 +7,10 @@ import pandas as pd
 
 from studies.alarms.choosing import BASELINES, WAYS, Regrets, tau_of_all_runs, tau_of_choosing
 from studies.alarms.judging import counts, intervals, judge, shares
-from studies.alarms.plan import DATA_TO_CHOOSE, PLAN, TEST, TUNE
+from studies.alarms.plan import DATA_TO_CHOOSE, PLAN, TEST, TUNE, VIT
 from studies.alarms.runs import measure, planned
 from studies.intervals import rate
-from studies.study import Study, last_measured, series
+from studies.study import Study, last_measured, numbers, series
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
@@ -25,6 +25,8 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     dips = below.dropna(subset="alarm").index
     outputs = judged["outputs: complete or dimensional collapse"]
     flagged = runs.dropna(subset="alarm")
+    vit = judge(table[table["part"] == VIT])
+    wide = judge(test[numbers(test["dimensions"]) >= 256])
     groups = {
         "data set": runs["data"],
         "method": runs["method"],
@@ -48,6 +50,9 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "survivors": outputs.dropna(subset="alarm")["gain"] >= 5,
         "by_group": {title: counts(runs, group).sort_index() for title, group in groups.items()},
         "rate": rate,
+        "vit": vit,
+        "vit_counts": {name: totals(judged) for name, judged in vit.items()},
+        "wide_counts": {name: totals(judged) for name, judged in wide.items()},
         "mistakes": runs[runs["failed"] == runs["alarm"].isna()],
         "taus": tau_of_all_runs(test),
         "choosing_data": DATA_TO_CHOOSE,
@@ -56,6 +61,11 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "regrets": Regrets(table),
         "choosing_taus": tau_of_choosing(table),
     }
+
+
+def totals(runs: pd.DataFrame) -> pd.Series:
+    """Return the counts over all runs."""
+    return counts(runs, runs["failed"]).sum()
 
 
 def ends_below(knn: str) -> bool:

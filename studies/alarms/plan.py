@@ -10,7 +10,8 @@ from rdm_solo.cli import arguments
 from studies.training import read_plan
 
 PLAN = read_plan("alarms/plan.yaml")
-TUNE, TEST, CHOOSE = "tune", "test", "choose"
+VIT_PLAN = read_plan("alarms/vit.yaml")
+TUNE, TEST, CHOOSE, VIT = "tune", "test", "choose", "vit"
 DATA_TO_CHOOSE = PLAN["data"][:2]
 
 composing = threading.Lock()  # Hydra composes one config at a time
@@ -36,7 +37,7 @@ def all_runs() -> dict[str, Planned]:
     Each part is shuffled, so that a study that stops early has some runs of every kind.
     """
     planned = []
-    for part in (TUNE, TEST, CHOOSE):
+    for part in (TUNE, TEST, CHOOSE, VIT):
         runs = []
         for setting, about in settings_of(part).items():
             for data in about["data"]:
@@ -55,19 +56,20 @@ def settings_of(part: str) -> dict[str, dict[str, Any]]:
         for name, options in PLAN["choose"].items():
             settings[name] = PLAN["defaults of choose"] | {"options": options}
         return settings
-    for method, of_method in PLAN["methods"].items():
-        for name, changes in PLAN["every method"].items():
-            about = merged(changes, of_method)
+    plan = VIT_PLAN if part == VIT else PLAN
+    for method, of_method in plan["methods"].items():
+        for name, changes in plan["every method"].items():
+            about = merged(plan["defaults"], changes, of_method)
             about["options"].insert(0, f"method={method}")
             settings[f"{name}, {method}"] = about
-    for name, changes in PLAN["settings"].items():
-        settings[name] = merged(changes)
+    for name, changes in plan["settings"].items():
+        settings[name] = merged(plan["defaults"], changes)
     return settings
 
 
 def merged(*entries: dict[str, Any]) -> Any:
-    """Return the defaults, changed by each of the entries in turn."""
-    return OmegaConf.to_container(OmegaConf.merge(PLAN["defaults"], *entries))
+    """Return the first entry, changed by each of the others in turn."""
+    return OmegaConf.to_container(OmegaConf.merge(*entries))
 
 
 def draw(run: Planned) -> list[str]:

@@ -85,9 +85,18 @@ def test_every_setting_of_the_trial_has_a_valid_config(setting):
 def test_the_plan_draws_the_recorded_options():
     recorded = ALARMS.read().set_index("name")
     for name, run in plan.all_runs().items():
-        if run.part == plan.CHOOSE:
-            options = " ".join(plan.draw(run)[-2:])
-            assert options == recorded.loc[name, "options"]
+        if run.part in (plan.CHOOSE, plan.VIT):
+            drawn = plan.draw(run)[-len(run.about["draw"]) - 2 :]
+            assert " ".join(drawn) == recorded.loc[name, "options"]
+
+
+def test_every_run_of_the_transformer_has_256_or_more_outputs():
+    runs = [run for run in plan.all_runs().values() if run.part == plan.VIT]
+    for run in runs:
+        cfg = compose(plan.draw(run))
+        assert cfg.backbone.name.startswith("timm/vit")
+        assert cfg.method.kwargs.proj_output_dim >= 256
+        assert cfg.method.kwargs.get("num_prototypes", 256) >= 256
 
 
 def source(options):
