@@ -50,10 +50,11 @@ def share_of_epoch(watch: Watch, step: Step, runs: int, device: str) -> str:
     interval = math.ceil(steps * VIEWS * batch / watch.recorder.limits.max_rows)
     recorded_steps = math.ceil(steps / interval)
     total = recorded_steps * record + (steps - recorded_steps) * rest + end
+    other_steps = steps - recorded_steps
     return (
-        f"{100 * total / (steps * step_time):.2f} % of an epoch: {recorded_steps} recorded steps of "
-        f"{1e3 * record:.1f} ms, {steps - recorded_steps} others of {1e6 * rest:.0f} us and the end "
-        f"of {end:.2f} s, beside {steps} steps of {1e3 * step_time:.0f} ms"
+        f"{100 * total / (steps * step_time):.2f} % of an epoch, which has {steps} steps of "
+        f"{1e3 * step_time:.0f} ms: {recorded_steps} recorded steps of {1e3 * record:.1f} ms, "
+        f"{other_steps} others of {1e6 * rest:.0f} us, and the end of {end:.2f} s"
     )
 
 

@@ -15,7 +15,7 @@ from rdm_solo.observe.branches import Branches, Observer
 # `projector` and `momentum_projector`, and ours also have `target_head`. lightly's models have
 # `*_head` and `*_momentum`, stable-pretraining's have `*.student` and `*.teacher` inside a wrapper.
 # lightly-train has `*_projection_head` and `*_embedding_model`, and DINOv2 `student.*` and
-# `teacher.*`. lightly calls forward() of DINOv2's heads, so only hooks of the last layer run.
+# `teacher.*`. lightly calls forward() of DINOv2's heads, which runs only the last layer's hooks.
 # `proj`, `pred` and `*_mlp` are short names in users' own modules; MoCo has `encoder_q` and
 # `encoder_k`, and MoCo v3 `base_encoder`.
 # solo-learn's SwAV, DeepCluster v2 and DINO end in a softmax and have separate observers.
