@@ -67,7 +67,7 @@ class Recorder:
 
     Call ``before_step`` and ``after_step`` around each training step, and ``end_epoch`` at the end.
     ``views`` is the number of views of each image, and ``options`` the prefix of option names in
-    warnings.
+    warnings. ``keep_latest`` keeps the last recorded outputs.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Recorder:
         limits: Limits,
         views: int | None = None,
         options: str = "diagnostics.",
+        keep_latest: bool = False,
     ) -> None:
         self.observer = observer
         self.limits = limits
@@ -83,7 +84,8 @@ class Recorder:
         self.options = options
         self.was_measured = False  # whether this process has recorded a step in any epoch
         self.device = torch.device("cpu")  # of the recorded outputs
-        self.latest: Outputs | None = None  # of the last recorded step
+        self.keep_latest = keep_latest
+        self.latest: Outputs | None = None  # of the last recorded step, if they are kept
         self._metric: BranchSpectra | None = None
         self._hidden: StepCorrelation | None = None
         self._features: FeatureSpectra | None = None
@@ -132,7 +134,8 @@ class Recorder:
         outputs = self._synchronised(outputs)
         if outputs is not None:
             self.recorded_steps += 1
-            self.latest = outputs
+            if self.keep_latest:
+                self.latest = outputs
             self._add(outputs)
 
     def _synchronised(self, outputs: Outputs | None) -> Outputs | None:

@@ -181,7 +181,7 @@ class Watch:
         observer.backbone = parts.backbone(self.module, backbone)
         observer.tokens = tokens
         observer.normalize &= normalize
-        self.recorder = Recorder(observer, Limits(**limits), views, options="")
+        self.recorder = Recorder(observer, Limits(**limits), views, options="", keep_latest=dump)
         self.classes = classes or parts.prototypes(self.module, observer.branches)
 
         if leads is None:
@@ -223,7 +223,6 @@ class Watch:
         self.steps_per_epoch = steps_per_epoch
         self.on_best = on_best
         self.stop = stop
-        self.dump = dump
         self.quiet = quiet
         self.stop_reason: str | None = None  # the first collapse or mistake since this start
         self.findings: list[Finding] = []  # mistakes in the loop
@@ -367,7 +366,7 @@ class Watch:
         for finding in findings:
             self._report(finding.check, f"step {self._total_steps}: {finding.text}")
         if findings:
-            self._react(findings[0].check)
+            self._react(findings[0].check, self.epoch)
 
     def _report(self, kind: str, text: str) -> None:
         """Log a warning that belongs to no rule of collapse, and keep it for the report."""
@@ -376,15 +375,14 @@ class Watch:
         if rank() == 0:
             log.warning(f"warning: {text}")
 
-    def _react(self, reason: str) -> None:
+    def _react(self, reason: str, epoch: int) -> None:
         """Save the outputs and stop, as far as the user asked for it."""
         self.stop_reason = self.stop_reason or reason
-        outputs = self.recorder.latest
-        if self.dump and outputs is not None:
-            self.folder.write_outputs(self.epoch, outputs)
+        if self.recorder.latest is not None:  # with dump=True
+            self.folder.write_outputs(epoch, self.recorder.latest)
         if self.stop:
             self.folder.stopped = f"stop=True: {reason}"
-            raise Collapsed(f"{reason} in epoch {self.epoch}, and Watch was created with stop=True")
+            raise Collapsed(f"{reason} in epoch {epoch}, and Watch was created with stop=True")
 
     def end_epoch(
         self, scalars: Mapping[str, float] | None = None, /, **keywords: float
@@ -424,16 +422,16 @@ class Watch:
         self.folder.write(row)
         self.folder.summarize(self.recorder.device)
         self._log_line(row, is_best)
-        if kinds:
-            self._react(kinds[0])
         self._steps_before = self._steps or self._steps_before
         self.epoch += 1
         self._begin_epoch()
-        # Last, because the user's functions may fail.
+        # Late, because the user's functions may fail.
         if is_best and self.on_best is not None:
             self.on_best(row.epoch, row.scalars[KNN])
         if self.log is not None and rank() == 0:
             self.log(row.scalars, row.epoch)
+        if kinds:
+            self._react(kinds[0], row.epoch)
         return row.scalars
 
     def _mean_loss(self) -> float | None:
