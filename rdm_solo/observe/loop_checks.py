@@ -45,6 +45,7 @@ class Finding:
     check: str
     part: str
     text: str
+    is_certain: bool = True
 
 
 class LoopChecks(ModuleObserver):

@@ -1,5 +1,6 @@
 """Watch a PyTorch loop, which calls ``step`` after each step and ``end_epoch`` after each epoch."""
 
+import importlib
 import logging
 import math
 import sys
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from rdm_solo.collapse.alarm import Alarm
 from rdm_solo.collapse.health import health
-from rdm_solo.collapse.rules import RULE, WRONG_WAY, Bounds
+from rdm_solo.collapse.rules import DESTROYED, RULE, WRONG_WAY, Bounds
 from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.ground.errors import UserError, suggest
 from rdm_solo.ground.values import check_choice, check_integer, check_number
@@ -230,6 +231,7 @@ class Watch:
         self._steps = 0  # of this epoch
         self._total_steps = 0  # since this start
         self._steps_before = math.inf  # number of steps in the previous epoch
+        importlib.import_module("torchmetrics")  # takes seconds, which are not the first epoch's
         show_log()
         self._log_parts(name, backbone)
         self._checks: LoopChecks | None = None
@@ -245,7 +247,8 @@ class Watch:
         if held_out is not None:
             self.held_out = HeldOut("held_out", held_out)
             self.patches = Patches("held_out", held_out, self.folder.folder)
-        is_trained = resume is not True and resume > 0  # in a new folder, by an earlier start
+        # A number in a new folder: an earlier start trained without a watch.
+        is_trained = resume is not True and resume > 0
         if not self.folder.rows and not is_trained:
             self._measure_untrained()
         self._begin_epoch()
@@ -290,8 +293,9 @@ class Watch:
         row = EpochRow(0, self._measure_images(0))
         if not row.scalars:
             return
-        self.alarm.epochs.append(row.measured(self._label_count))
-        self.folder.add_untrained(row, self._label_count)
+        classes = None if self.labelled is None else self.labelled.classes
+        self.folder.add_untrained(row, classes)
+        self.alarm.epochs.append(row.measured(classes))
         self._log_line(row, is_best=False)
 
     def _measure_images(self, epoch: int) -> dict[str, float]:
@@ -306,14 +310,12 @@ class Watch:
             scalars |= self.patches.scalars(backbone, self.module, epoch)
         return scalars
 
-    @property
-    def _label_count(self) -> int | None:
-        return None if self.labelled is None else self.labelled.classes
-
     def _begin_epoch(self) -> None:
         self._started = time.monotonic()
         self._steps = 0
         self.losses.begin_epoch()
+        if self._step_size is not None:
+            self._step_size.begin()
         self.recorder.begin_epoch()
         self.recorder.before_step(0, math.inf)
 
@@ -331,6 +333,7 @@ class Watch:
 
         :class:`WatchCallback` passes what ``training_step`` returned as ``step_output``.
         """
+        self._refuse_if_closed()
         if loss is not None:
             self.losses.add(loss)
         self.recorder.after_step(step_output)
@@ -347,33 +350,40 @@ class Watch:
         self._report_findings(findings)
         self.recorder.before_step(self._steps, self.steps_per_epoch or self._steps_before)
 
+    def _refuse_if_closed(self) -> None:
+        if self.folder.closed:
+            raise UserError(
+                f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
+            )
+
     def _check_step_size(self) -> list[Finding]:
         if self._step_size is None:
             return []
         change = broadcast_object(self._step_size.change())
-        if change <= LARGE or self._steps == 1:  # an epoch's first step has none before it
+        if change <= LARGE:
             return []
         self._step_size = None
         text = (
             f"the encoder's weights changed by {change:.0%} of their norm in one step, where 1 % "
             "is common: lower the learning rate, or lengthen its warm-up."
         )
-        return [Finding("learning rate", "encoder", text)]
+        return [Finding("learning rate", "encoder", text, is_certain=False)]
 
     def _report_findings(self, findings: list[Finding]) -> None:
         """Report mistakes in the loop; rank 0 decides for all processes."""
         self.findings += findings
         for finding in findings:
-            self._report(finding.check, f"step {self._total_steps}: {finding.text}")
+            text = f"step {self._total_steps}: {finding.text}"
+            self._report(finding.check, text, "warning" if finding.is_certain else "note")
         if findings:
             self._react(findings[0].check, self.epoch)
 
-    def _report(self, kind: str, text: str) -> None:
-        """Log a warning that belongs to no rule of collapse, and keep it for the report."""
+    def _report(self, kind: str, text: str, level: str) -> None:
+        """Log a warning or note that belongs to no rule of collapse, and keep it for the report."""
         self.alarm.warnings.append({"kind": kind, "epoch": self.epoch, "text": text})
         self.folder.warnings = self.alarm.warnings
         if rank() == 0:
-            log.warning(f"warning: {text}")
+            log.warning(f"{level}: {text}")
 
     def _react(self, reason: str, epoch: int) -> None:
         """Save the outputs and stop, as far as the user asked for it."""
@@ -382,6 +392,7 @@ class Watch:
             self.folder.write_outputs(epoch, self.recorder.latest)
         if self.stop:
             self.folder.stopped = f"stop=True: {reason}"
+            self.folder.summarize(self.recorder.device)
             raise Collapsed(f"{reason} in epoch {epoch}, and Watch was created with stop=True")
 
     def end_epoch(
@@ -393,10 +404,7 @@ class Watch:
         keywords with ``_`` instead of ``/`` (``val_acc1=91.0``). Accuracies are in per cent. With
         several processes, the scalars of rank 0 are used.
         """
-        if self.folder.closed:
-            raise UserError(
-                f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
-            )
+        self._refuse_if_closed()
         user_scalars = _user_scalars({**(scalars or {}), **keywords})
         user_scalars = broadcast_object(user_scalars)
         loss = user_scalars.get("train/loss", self._mean_loss())
@@ -410,13 +418,13 @@ class Watch:
         # A step without targets, as before k-means of DeepCluster v2, is no mistake at first.
         should_measure = self.recorder.was_measured or self._steps == 0
         if rank() == 0 and self.recorder.recorded_steps == 0 and should_measure:
-            log.warning(
-                f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
-                "training step. After replacing a part, create a new watch with resume=True."
-            )
-        self._report_jumps()
+            remedy = "Call step() after each training step."
+            if self._steps:
+                remedy = "After replacing a part, create a new watch with resume=True."
+            log.warning(f"warning: no step of epoch {self.epoch} was measured. {remedy}")
+        self._report_losses(loss)
         is_best = self._is_best(row)
-        new_kinds = self.alarm.update(row.measured(self._label_count))
+        new_kinds = self.alarm.update(row.measured(self.folder.classes))
         kinds = [kind for kind in new_kinds if kind != WRONG_WAY]
         self.folder.warnings = self.alarm.warnings
         self.folder.write(row)
@@ -443,19 +451,25 @@ class Watch:
             return None
         return float(sum(totals) / sum(counts))
 
-    def _report_jumps(self) -> None:
-        """Report the epoch's first jump of the loss, as rank 0 saw it."""
+    def _report_losses(self, loss: float | None) -> None:
+        """Report a loss that is not finite, or the epoch's first jump as rank 0 saw it."""
         jumps = broadcast_object(self.losses.jumps)
-        if not jumps:
-            return
-        first = jumps[0]
-        others = f" and in {len(jumps) - 1} other steps" if len(jumps) > 1 else ""
-        self._report(
-            "loss jump",
-            f"the loss jumped in step {first.step} of epoch {self.epoch}{others}: from "
-            f"{first.median:.4g} (median of the steps before) to {first.loss:.4g}. Look at the "
-            "images of that step, clip the gradient, or lower the learning rate.",
-        )
+        if loss is not None and not math.isfinite(loss):
+            self._report(
+                "NaN loss",
+                f"the mean loss of epoch {self.epoch} is {loss}. {RULE[DESTROYED].remedy}",
+                "warning",
+            )
+        elif jumps:
+            first = jumps[0]
+            others = f" and in {len(jumps) - 1} other steps" if len(jumps) > 1 else ""
+            self._report(
+                "loss jump",
+                f"the loss jumped in step {first.step} of epoch {self.epoch}{others}: from "
+                f"{first.median:.4g} (median of the steps before) to {first.loss:.4g}. Look at the "
+                "images of that step, clip the gradient, or lower the learning rate.",
+                "note",
+            )
 
     def _is_best(self, row: EpochRow) -> bool:
         """Return whether the epoch has the highest kNN accuracy so far."""
@@ -466,10 +480,13 @@ class Watch:
     def _log_line(self, row: EpochRow, is_best: bool) -> None:
         if self.quiet or rank():
             return
-        outcome = health(self.alarm.epochs, self.alarm.bounds)
+        has_diverged = not math.isfinite(row.scalars.get("train/loss", 0.0))
+        diverged = row.epoch if has_diverged else None
+        outcome = health(self.alarm.epochs, self.alarm.bounds, diverged)
         verdict = outcome.answer.partition(":")[0]
-        if self.findings and not outcome.collapsed:
-            verdict = f"mistake in the loop ({self.findings[0].check})"
+        mistakes = [finding.check for finding in self.findings if finding.is_certain]
+        if mistakes and not outcome.collapsed:
+            verdict = f"mistake in the loop ({mistakes[0]})"
         seconds = time.monotonic() - self._started
         log.info(epoch_line(row.epoch, self.epochs, row.scalars, seconds, verdict, is_best))
 
@@ -482,6 +499,8 @@ class Watch:
         self.recorder.observer.detach()
         if self._checks is not None:
             self._checks.detach()
+        if self._step_size is not None:
+            self._step_size.end()
         if isinstance(error, Collapsed):
             error = None
         if error is None:

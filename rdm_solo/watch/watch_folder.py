@@ -64,6 +64,7 @@ class WatchFolder:
         if message is not None:  # raise on all processes, or the others would hang
             raise UserError(message)
         self.rows = broadcast_object(self.rows)
+        self.config = broadcast_object(self.config)
         self.warnings = broadcast_object(self.warnings)  # a loop on any process may stop on them
 
     @property
@@ -86,13 +87,14 @@ class WatchFolder:
                 "overwrite=True to rename that folder and start over."
             )
         last = sys.maxsize if resume is True else int(resume)
-        if (folder / SUMMARY).exists():
-            summary = files.read_object(folder, SUMMARY)
-            self.warnings = [entry for entry in summary["warnings"] if entry["epoch"] <= last]
         ownership.write_owner(folder)
         (folder / FAILED).unlink(missing_ok=True)
         self._write_config()
+        warnings = []
+        if (folder / SUMMARY).exists():
+            warnings = files.read_object(folder, SUMMARY)["warnings"]
         self.rows = metrics_file.truncate(folder, last)
+        self.warnings = [entry for entry in warnings if entry["epoch"] <= self.last_epoch]
         spectra_files.truncate(folder, self.last_epoch)
 
     def _write_config(self) -> None:
@@ -102,9 +104,16 @@ class WatchFolder:
     def add_untrained(self, row: EpochRow, classes: int | None) -> None:
         """Add row 0, and the number of classes of labelled images, which gives the chance level."""
         self.rows.append({"epoch": 0, **row.scalars})
-        if classes is not None and rank() == 0:
-            self.config["dataset"] = {**self.config["dataset"], "num_classes": classes}
-            self._write_config()
+        if classes is not None:
+            self.config["dataset"]["num_classes"] = classes
+            if rank() == 0:
+                self._write_config()
+
+    @property
+    def classes(self) -> int | None:
+        """Return the number of classes of labelled images; None if there are none."""
+        count: int | None = self.config["dataset"].get("num_classes")
+        return count
 
     def _compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UserError if the folder holds a run with other settings."""
@@ -112,6 +121,8 @@ class WatchFolder:
         overwrite = "pass another folder, or overwrite=True to rename that folder and start over."
         if "watched" not in earlier:
             raise UserError(f"{self.folder} holds a run of the train command: {overwrite}")
+        if not (self.folder / METRICS).exists():  # it ended before its first epoch
+            return
         settings = {
             "seed": (earlier["seed"], config["seed"]),
             "config": (earlier["watched"]["config"], config["watched"]["config"]),
@@ -121,6 +132,7 @@ class WatchFolder:
                 raise UserError(
                     f"{self.folder} holds a run with {option}={old!r}, not {new!r}: {overwrite}"
                 )
+        config["dataset"] = earlier["dataset"] | config["dataset"]
 
     def measured_epochs(self) -> list[MeasuredEpoch]:
         """Return a resumed run's epochs as input of the collapse rules."""
@@ -131,7 +143,7 @@ class WatchFolder:
                 epoch = row["epoch"]
                 spectra = arrays.get(epoch, {})
                 dimensions = int(spectra.get("dimensions", 0))
-                epochs.append(MeasuredEpoch.read(row, epoch, dimensions))
+                epochs.append(MeasuredEpoch.read(row, epoch, dimensions, self.classes))
         return broadcast_object(epochs)
 
     def write(self, row: EpochRow) -> None:
@@ -160,7 +172,7 @@ class WatchFolder:
 
         ``ended`` becomes true when the loop closes the watch, so it stays false in a killed run.
         """
-        if rank() or self.closed or not self.rows:
+        if rank() or self.closed or not (self.rows or self.warnings):
             return
         names = dict.fromkeys(itertools.chain(*self.rows))
         columns = {}

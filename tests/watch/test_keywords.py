@@ -11,6 +11,7 @@ from torch import nn
 
 from rdm_solo import runs
 from rdm_solo.ground.errors import UserError
+from rdm_solo.observe.step_size import StepSize
 from rdm_solo.watch import Bounds, Collapsed, Watch
 
 NOW = Bounds(warmup=0)
@@ -165,6 +166,9 @@ def test_a_mistake_in_the_loop_stops_it_in_the_first_step(tmp_path):
     with Watch(tmp_path, SimSiam(), stop=True) as watch, pytest.raises(Collapsed):
         watched_epoch(watch, watch.module, step)
     assert [finding.check for finding in watch.findings] == ["stop-gradient"]
+    summary = runs.load(tmp_path).summary
+    assert "stop-gradient" in summary["stopped"]
+    assert [warning["kind"] for warning in summary["warnings"]] == ["stop-gradient"]
     with Watch(tmp_path / "off", SimSiam(), checks=False) as watch:
         watched_epoch(watch, watch.module, step)
     assert not watch.findings
@@ -235,22 +239,89 @@ def test_labelled_images_judge_the_features_from_before_the_first_step(tmp_path,
     assert run.measured_epochs[-1].chance == 50
     with Watch(tmp_path, SimSiam(), labelled=data, resume=True) as resumed:
         assert [epoch.epoch for epoch in resumed.alarm.epochs] == [0, 1, 2, 3, 4]
+        assert {epoch.chance for epoch in resumed.alarm.epochs} == {50}
+    assert runs.load(tmp_path).measured_epochs[-1].chance == 50
 
 
-@pytest.mark.parametrize("lr", [0.1, 30.0])
+@pytest.mark.parametrize("lr", [0.1, 30.0, 1e4])
 @pytest.mark.parametrize("warm_up", [0, 8])
 def test_a_learning_rate_that_is_far_too_high_is_found_in_ten_steps(tmp_path, lr, warm_up):
+    """The largest rates change the weights in one step so much that later steps change little."""
     model = SimSiam()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     with Watch(tmp_path, model) as watch:
+        nn.init.normal_(model.backbone[0].weight, std=0.2)  # as if weights were loaded
         for step, batch in enumerate(batches(10)):
-            optimizer.param_groups[0]["lr"] = lr * min(1, step / max(1, warm_up))
-            loss = siamese_step(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            watch.step(loss)
+            rate = lr * min(1, (step + 1) / max(1, warm_up))
+            watch.step(optimized(model, batch, rate))
     assert [finding.check for finding in watch.findings] == ["learning rate"] * (lr > 1)
+
+
+def test_a_learning_rate_that_rises_in_a_later_epoch_is_found(tmp_path):
+    model = SimSiam()
+    with Watch(tmp_path, model) as watch:
+        for lr in (0.1, 0.1, 0.1, 1e4):
+            for batch in batches():
+                watch.step(optimized(model, batch, lr))
+            watch.end_epoch()
+    (finding,) = watch.findings
+    assert finding.check == "learning rate"
+    assert runs.load(tmp_path).summary["warnings"][0]["epoch"] == 4
+
+
+def optimized(model, batch, lr):
+    """Take a step and return its loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    loss = siamese_step(model, batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def test_a_network_of_which_only_biases_are_trained_takes_no_large_step():
+    layer = nn.Linear(64, 4)
+    nn.init.zeros_(layer.bias)
+    steps = StepSize(layer)
+    layer(torch.ones(1, 64))
+    nn.init.constant_(layer.bias, 1e-3)
+    assert 0 < steps.change() < 0.01
+
+
+def test_a_loss_that_is_not_finite_is_reported(tmp_path):
+    with Watch(tmp_path, SimSiam()) as watch:
+        for loss in (0.5, math.nan, 0.5):
+            siamese_step(watch.module, batches()[0])
+            watch.step(loss)
+        watch.end_epoch()
+    run = runs.load(tmp_path)
+    assert [warning["kind"] for warning in run.summary["warnings"]] == ["NaN loss"]
+    assert run.diverged == 1
+
+
+def test_a_stop_comes_after_the_epoch_is_logged(tmp_path):
+    logged = []
+    options = {"log": lambda scalars, epoch: logged.append(epoch), "stop": True, "checks": False}
+    watch = Watch(tmp_path, collapsed_model(), bounds=NOW, **options)
+    watched_epoch(watch, watch.module)
+    with pytest.raises(Collapsed):
+        watched_epoch(watch, watch.module)
+    assert logged == [1, 2]
+    assert "complete collapse" in runs.load(tmp_path).summary["stopped"]
+    watch.close()
+    with pytest.raises(UserError, match="closed"):
+        watch.step()
+
+
+def test_a_resumed_run_does_not_repeat_the_warnings_of_an_unfinished_epoch(tmp_path):
+    for _ in range(2):
+        watch = Watch(tmp_path, SimSiam(), resume=True)
+        if watch.epoch == 1:
+            watched_epoch(watch, watch.module)
+        for lr in (0.1, 1e4):
+            watch.step(optimized(watch.module, batches()[0], lr))
+        watch.close()
+    warnings = runs.load(tmp_path).summary["warnings"]
+    assert [(warning["kind"], warning["epoch"]) for warning in warnings] == [("learning rate", 2)]
 
 
 class VisionTransformer(nn.Module):
