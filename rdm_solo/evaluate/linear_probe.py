@@ -24,7 +24,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.ground.devices import device_name
     from rdm_solo.ground.errors import UserError
     from rdm_solo.methods import backbones, weight_files
-    from rdm_solo.runs import files, linear_file
+    from rdm_solo.runs import files
     from rdm_solo.runs.groups import mean_std
     from rdm_solo.train import reporting, training_data
 
@@ -49,7 +49,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         assumed_stem = weight_files.assumed_stem(weights, spec)
     # Raise now if the results could not be added to an existing linear.json.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
-    linear_file.read(out)
+    files.read_object(out, files.LINEAR)
     views = extraction.evaluation_views(views, cfg.augmentation)
     channels = backbones.input_channels(spec.name, spec.kwargs)
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)

@@ -3,13 +3,15 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from rdm_solo import loggers
-from rdm_solo.runs import linear_file
+from rdm_solo.runs import files
 from rdm_solo.runs.files import LINEAR, write_atomically
-from rdm_solo.runs.linear_file import Record
 
 log = logging.getLogger("rdm_solo")
+
+Record = dict[str, Any]
 
 # For each value of features=: its key in linear.json and the prefix of its scalars.
 VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/cached_")}
@@ -23,7 +25,7 @@ def write(folder: Path, record: Record) -> list[Record]:
     It replaces a record with the same settings and seed.
     """
     kind, _ = VARIANTS[record["features"]]
-    records = linear_file.read(folder)
+    records = files.read_object(folder, LINEAR)
     settings = _settings(record)
     entries = []
     for entry in records.get(kind, []):

@@ -136,9 +136,9 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
 
 def run_summary(folder: Path) -> dict[str, Any]:
     """Return what W&B's table of runs shows of a run that ended: last values, outcome, warnings."""
-    if not (folder / SUMMARY).is_file():
-        return {}
     summary = files.read_object(folder, SUMMARY)
+    if not summary:
+        return {}
     values = {name: value for name, value in summary["last"].items() if value is not None}
     values |= first_charts(values)
     values["a_health/outcome"] = summary.get("outcome")

@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,12 @@ from rdm_solo.report.verdicts import JudgedRun, Verdict, judge_run, verdicts
 from rdm_solo.runs.columns import ACCURACY, LINEAR, Column, charts
 from rdm_solo.runs.folder import RunFolder
 from rdm_solo.runs.groups import Group, format_latest, latest, mean_std
-from rdm_solo.runs.linear_file import KINDS, Record
 
 EPOCH_ACCURACIES = charts()[ACCURACY][::-1]  # kNN, online
 ACCURACIES = [LINEAR, *EPOCH_ACCURACIES]
+# Kinds of linear evaluation. protocol: new augmentations in each epoch; cached: features extracted
+# once.
+KINDS = ("protocol", "cached")
 
 
 class Evaluation(NamedTuple):
@@ -88,12 +90,12 @@ def judge(groups: Sequence[Group]) -> list[Setting]:
     return settings
 
 
-def evaluations(run: RunFolder) -> dict[Evaluation, list[Record]]:
+def evaluations(run: RunFolder) -> dict[Evaluation, list[dict[str, Any]]]:
     """Return a run's evaluations, one record for each seed of the classifier.
 
     Within a kind, the latest protocol comes first.
     """
-    records: dict[Evaluation, list[Record]] = {}
+    records: dict[Evaluation, list[dict[str, Any]]] = {}
     for kind in KINDS:
         for record in reversed(run.linear.get(kind, [])):
             text = json.dumps(record.get("protocol"))

@@ -140,7 +140,9 @@ def read_text(folder: Path, name: str | Path) -> str:
 
 
 def read_object(folder: Path, name: str | Path) -> dict[str, Any]:
-    """Return the content of a JSON file that holds an object."""
+    """Return the content of a JSON file that holds an object; {} if the file is missing."""
+    if not (folder / name).is_file():
+        return {}
     text = read_text(folder, name)
     try:
         content = json.loads(text)

@@ -17,7 +17,7 @@ from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.ground.values import check_integer, finite
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
+from rdm_solo.runs import files, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.saved_config import config_path, run_config
 from rdm_solo.runs.settings import as_texts, options, settings
@@ -43,7 +43,7 @@ class RunFolder:
     missing: tuple[str, ...] = ()
     diverged: int | None = None
     measured: dict[str, np.ndarray] = field(default_factory=dict)
-    linear: dict[str, list[linear_file.Record]] = field(default_factory=dict)
+    linear: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     untrained: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""  # why the run failed, as it recorded it
 
@@ -239,7 +239,7 @@ def load(folder: Path) -> RunFolder:
             return default
 
     summary = read(SUMMARY, partial(files.read_object, name=SUMMARY), {})
-    linear = read(LINEAR, linear_file.read, {})
+    linear = read(LINEAR, partial(files.read_object, name=LINEAR), {})
     table = read(METRICS, metrics_file.read, metrics_file.Table({"epoch": np.empty(0)}, {}))
     spectra, broken = read(SPECTRA, spectra_files.read, ({}, []))
     metrics, measured = table.columns, table.measured

@@ -97,14 +97,7 @@ def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
     earlier = saved_config.run_config(folder)
     if not earlier.get("overwrite") or settings.differences(earlier, cfg):
         return False
-    return not _summary(folder).get("finished")
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    try:
-        return files.read_object(folder, SUMMARY)
-    except FileNotFoundError:
-        return {}
+    return not files.read_object(folder, SUMMARY).get("finished")
 
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
@@ -129,7 +122,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
             f"the run in {folder} filters batches of {earlier_batch} rows, but this command sets "
             f"{filter_batch}: change batch_size or the number of processes."
         )
-    summary = _summary(folder)
+    summary = files.read_object(folder, SUMMARY)
     if summary.get("diverged"):
         raise UserError(
             f"the run in {folder} diverged in epoch {summary['diverged'].get('epoch')}: start "
