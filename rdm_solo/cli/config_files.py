@@ -1,6 +1,6 @@
 """Find the config files and list the keys of a config."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_section(value: Any) -> bool:
-    """Return whether a config value contains options: a mapping, or a list of mappings."""
+    """Return whether a config value contains options: a mapping, or a list of mappings or lists."""
     if isinstance(value, list):
-        return bool(value) and isinstance(value[0], dict)
-    return isinstance(value, dict) and bool(value)
+        return any(isinstance(entry, (Mapping, list)) for entry in value)
+    return isinstance(value, Mapping) and bool(value)

@@ -5,13 +5,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rdm_solo.cli.config_files import dotted, is_section
+
 # Parts of a config that define the model, its data and its training.
 MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
 # Runs with equal values of these options belong to one setting, whatever their seeds.
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options in these parts that depend on the machine: paths and speed.
 LOCAL = ("root", "cache", "download", "workers", "skip_broken", "compile", "channels_last")
-NESTED = (Mapping, list)
 # The trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 
@@ -36,7 +37,7 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     return values
 
 
-def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def options(node: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the dotted names and values of nested options.
 
     A list that contains mappings or lists is treated as a mapping from indices.
@@ -44,13 +45,8 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
     >>> dict(options({"p": -1, "views": [{"size": 8}], "sizes": [8, 4]}))
     {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}
     """
-    for key, value in node.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, list) and any(isinstance(entry, NESTED) for entry in value):
-            value = dict(enumerate(value))
-        if isinstance(value, Mapping) and value:
-            yield from options(value, f"{name}.")
-        else:
+    for name, value in dotted(node):
+        if not is_section(value):
             yield name, value
 
 
