@@ -3,10 +3,9 @@
 Its files are in ``RUN_FOLDER/wandb``. Each start uses the same id, so ``wandb sync`` merges them.
 """
 
-import contextlib
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +91,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
         return logger
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        if not self.failed:
-            with self._warn_on_failure():
-                super().log_metrics(metrics, step)
+        self._try(super().log_metrics, metrics, step)
 
     def picture(self, image: np.ndarray, step: int) -> None:
         self.log_metrics({PICTURE: wandb.Image(image)}, step)
@@ -105,30 +102,27 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc]
 
     def alert(self, kind: str, text: str, is_note: bool, step: int) -> None:
         level = "INFO" if is_note else "WARN"
-        if not self.failed:
-            with self._warn_on_failure():
-                self.experiment.alert(kind, text, level)
+        self._try(self.experiment.alert, kind, text, level)
 
     def file(self, path: Path) -> None:
         """Upload a file as an artifact that is named after it and the W&B run."""
-        if not self.failed:
-            with self._warn_on_failure():
-                name = f"{path.stem}-{self.record['id']}"
-                self.experiment.log_artifact(str(path), name, type=path.stem)
+        name = f"{path.stem}-{self.record['id']}"
+        self._try(self.experiment.log_artifact, str(path), name, path.stem)
 
     def finalize(self, status: str) -> None:
         self.status = status
 
     def close(self) -> None:
         """Write the summary and finish the W&B run, which Lightning leaves open."""
-        with self._warn_on_failure():
-            self.experiment.summary.update(run_summary(self.folder))
-            self.experiment.finish(exit_code=int(self.status == "failed"))
+        self._try(self.experiment.summary.update, run_summary(self.folder))
+        self._try(self.experiment.finish, int(self.status == "failed"))
 
-    @contextlib.contextmanager
-    def _warn_on_failure(self) -> Iterator[None]:
+    def _try(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call one of W&B's functions; after a failure, log a warning and call no more."""
+        if self.failed:
+            return
         try:
-            yield
+            function(*arguments)
         except Exception as error:  # e.g. SLURM stopped W&B's process before ours
             self.failed = True
             log.warning(f"warning: Weights & Biases failed ({error}); metrics.csv has all values")
