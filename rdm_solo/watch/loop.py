@@ -425,7 +425,9 @@ class Watch:
         self._report_losses(loss)
         is_best = self._is_best(row)
         new_kinds = self.alarm.update(row.measured(self.folder.classes))
-        kinds = [kind for kind in new_kinds if kind != WRONG_WAY]
+        reasons = [kind for kind in new_kinds if kind != WRONG_WAY]
+        if loss is not None and not math.isfinite(loss):
+            reasons.append("NaN loss")
         self.folder.warnings = self.alarm.warnings
         self.folder.write(row)
         self.folder.summarize(self.recorder.device)
@@ -438,8 +440,8 @@ class Watch:
             self.on_best(row.epoch, row.scalars[KNN])
         if self.log is not None and rank() == 0:
             self.log(row.scalars, row.epoch)
-        if kinds:
-            self._react(kinds[0], row.epoch)
+        if reasons:
+            self._react(reasons[0], row.epoch)
         return row.scalars
 
     def _mean_loss(self) -> float | None:
@@ -473,7 +475,7 @@ class Watch:
 
     def _is_best(self, row: EpochRow) -> bool:
         """Return whether the epoch has the highest kNN accuracy so far."""
-        earlier = [epoch.knn for epoch in self.alarm.epochs if epoch.epoch]
+        earlier = [epoch.knn for epoch in self.alarm.epochs]  # and of the untrained network
         best = max(filter(math.isfinite, earlier), default=-math.inf)
         return row.scalars.get(KNN, -math.inf) > best
 

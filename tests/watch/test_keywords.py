@@ -288,11 +288,12 @@ def test_a_network_of_which_only_biases_are_trained_takes_no_large_step():
 
 
 def test_a_loss_that_is_not_finite_is_reported(tmp_path):
-    with Watch(tmp_path, SimSiam()) as watch:
+    with Watch(tmp_path, SimSiam(), stop=True) as watch:
         for loss in (0.5, math.nan, 0.5):
             siamese_step(watch.module, batches()[0])
             watch.step(loss)
-        watch.end_epoch()
+        with pytest.raises(Collapsed, match="NaN"):
+            watch.end_epoch()
     run = runs.load(tmp_path)
     assert [warning["kind"] for warning in run.summary["warnings"]] == ["NaN loss"]
     assert run.diverged == 1
