@@ -154,7 +154,7 @@ class LoopChecks(ModuleObserver):
             if target is None or self._parameters(target):  # otherwise the target is a filter
                 self._signs["asymmetry", name].append(_equal(x, y))
         # A loop may call a network on the same view with and without gradients.
-        if name == self.viewed and torch.is_grad_enabled():
+        if name == self.viewed and self.views > 1 and torch.is_grad_enabled():
             self._compare_views([x.detach(), y.detach()])
 
     def _compare_views(self, call: list[Tensor]) -> None:

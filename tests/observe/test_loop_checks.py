@@ -29,10 +29,10 @@ def project(model, x):
     return model.projection_head(model.backbone(x))
 
 
-def checked(model, step, lr=0.1, branches=None, update=lambda: None, steps=STEPS):
+def checked(model, step, lr=0.1, branches=None, update=lambda: None, steps=STEPS, views=None):
     """Train and return the number of each step with findings, the checks and the parts."""
     torch.manual_seed(1)
-    checks = LoopChecks(model, branches or parts.find(model))
+    checks = LoopChecks(model, branches or parts.find(model), views)
     parameters = [x for x in model.parameters() if x.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=lr)
     found = []
@@ -290,6 +290,11 @@ def with_dropout(model):
 )
 def test_identical_views_are_found(step, check):
     assert checked(SimSiam(), step) == [(STEPS, check, "backbone")]
+
+
+@pytest.mark.parametrize("step", [same_views, simsiam])
+def test_a_single_view_is_compared_with_nothing(step):
+    assert checked(SimSiam(), step, views=1) == []
 
 
 def test_identical_views_are_found_if_a_later_layer_works_in_place():
