@@ -14,27 +14,28 @@ from rdm_solo.observe.outputs import first_tensor, has_rows
 from rdm_solo.observe.parts import PARTS, ModuleObserver, first_name, part, require_part
 
 STEPS = 10
-# Weights that change by this share also change a moving average in float32, for a momentum of up
-# to 0.9999.
+# If an online weight changes by this fraction, its moving average with a momentum of up to 0.9999
+# changes in float32 as well.
 VISIBLE = 1e-3
 CHECKS = {
     "stop-gradient": "gradient reaches the target at {!r} without passing through a predictor: "
     "call detach() on the target in the loss, unless negatives or a variance term of your loss "
-    "prevent collapse.",
+    "prevent collapse (then pass checks=False).",
     "asymmetry": "the predictor {!r} returns its input, so both branches have the same outputs: "
     "use a network with weights, such as two linear layers with a ReLU between them.",
     "predictor": "the predictor {!r} does not move although the rest does: pass its parameters to "
     "the optimizer, let them require gradients, and do not detach its output.",
     "frozen target": "the target {!r} does not move although the online branch does: update it "
-    "after each optimizer step with a momentum below 1, unless it should stay as it is.",
+    "after each optimizer step with a momentum below 1, unless the teacher is meant to be frozen "
+    "or to be updated less often.",
     "copied target": "the target {!r} always has the online branch's weights: make it a deepcopy, "
     "and update it with a momentum above 0.",
     "views": "{!r} receives the same views of the images in each call: draw a random augmentation "
     "for each view.",
     "views in a batch": "{!r} receives batches whose views are identical: draw a random "
     "augmentation for each view.",
-    "constant": "{!r} returns the same output for all images: look for a zero layer or a ReLU "
-    "without positive values at its end.",
+    "constant": "{!r} returns the same output for all images: look for a zero layer or a "
+    "final ReLU that outputs only zeros.",
 }
 
 
@@ -47,12 +48,20 @@ class Finding:
     text: str
     is_certain: bool = True
 
+    @property
+    def is_certain(self) -> bool:
+        """Return False for a finding that a healthy loop may have, as in distillation."""
+        return self.check != "frozen target"
+
 
 class LoopChecks(ModuleObserver):
     """Check the structure of a training loop in its first ``STEPS`` steps, then remove all hooks.
 
     The hooks change neither outputs nor gradients. Call :meth:`after_step` after each forward and
     backward. ``views`` is the number of views of each image.
+
+    A missing ``detach()`` is found without knowing the loss: the total gradient at the target's
+    output, minus the part that comes through the predictor, must be zero.
 
     >>> model = nn.ModuleDict({"projector": nn.Linear(4, 3), "predictor": nn.Linear(3, 3)})
     >>> checks = LoopChecks(model, Branches("predictor", None, predictor=True))
@@ -67,7 +76,7 @@ class LoopChecks(ModuleObserver):
         self.views = views or 2
         self.steps = 0
         self.recording = True
-        # Whether calls or steps show what a check looks for, by check and part.
+        # For each check and part, one bool per call or step; all True makes a finding.
         self._signs: dict[tuple[str, str], list[bool]] = defaultdict(list)
         self._weights: dict[str, tuple[Tensor, Tensor]] = {}
         self._begin_step()
@@ -77,7 +86,7 @@ class LoopChecks(ModuleObserver):
         encoder = first_name(module, "online encoder")
         self.viewed = encoder or head or online
         self.pairs = self._find_pairs()
-        # The outputs of this part may get gradient through the predictor alone. Two different
+        # This part's outputs may receive gradient only through the predictor. Two different
         # encoders that are trained against each other, as in CLIP, have no such part.
         self.source = ""
         if has_predictor or target in self.pairs:
@@ -90,8 +99,8 @@ class LoopChecks(ModuleObserver):
             self._hook(submodule.register_forward_hook, submodule, partial(self._on_call, name))
 
     def _begin_step(self) -> None:
-        # The gradients that arrive at an output and, with a minus sign, those of them that come
-        # through the predictor. An output is a node of the graph and the number of its output.
+        # For each output, by (grad_fn, output_nr): its total gradient, and the gradients that come
+        # through the predictor with a minus sign. A sum that is not zero bypasses the predictor.
         self._gradients: dict[Any, list[Tensor]] = {}
         self._followed: set[Any] = set()  # nodes of the graph
         self._first_call: list[Tensor] = []  # of the part that receives the views
@@ -99,7 +108,7 @@ class LoopChecks(ModuleObserver):
     def after_step(self) -> list[Finding]:
         """Return the new findings. After the last step, ``recording`` is False."""
         keys = []
-        if any(map(_has_rest, self._gradients.values())):
+        if any(map(_bypasses_predictor, filter(None, self._gradients.values()))):
             keys.append(("stop-gradient", self.source))
             self.source = ""
         self._begin_step()
@@ -143,15 +152,15 @@ class LoopChecks(ModuleObserver):
         if name in self.pairs:
             self._compare_weights(name)
         if name in (online, target) and has_rows(y) and len(y) > 1:
-            is_constant = (y == y[:1]).all()
-            self._signs["constant", name].append(bool(is_constant))
+            self._signs["constant", name].append(_equal(y, y[:1].expand_as(y)))
         if name == self.source:
             self._add_output(y)
         if name == online and has_predictor:
-            if target is None:
+            if target is None:  # the target is the predictor's input
                 self._add_output(x)
             self._follow(y)
-            if target is None or self._parameters(target):  # otherwise the target is a filter
+            is_filter = target is not None and not self._parameters(target)
+            if not is_filter:
                 self._signs["asymmetry", name].append(_equal(x, y))
         # A loop may call a network on the same view with and without gradients.
         if name == self.viewed and self.views > 1 and torch.is_grad_enabled():
@@ -164,6 +173,7 @@ class LoopChecks(ModuleObserver):
             self._signs["views", self.viewed].append(same)
         else:
             self._first_call = [x.clone() for x in call]
+            # roll() moves the flattened tensor, here by the numbers of one view.
             same = all(_equal(x, x.roll(x.numel() // self.views)) for x in call)
             self._signs["views in a batch", self.viewed].append(same)
 
@@ -201,9 +211,15 @@ class LoopChecks(ModuleObserver):
             self._signs["copied target", name].append(torch.equal(weights, online))
 
     def _sample(self, name: str) -> Tensor:
-        """Return up to 100 weights of each parameter."""
-        weights = [x.detach().flatten()[:100].cpu().double() for x in self._parameters(name)]
-        return torch.cat([torch.empty(0), *weights])
+        """Return up to 100 weights from the first row of each parameter."""
+        rows = [torch.empty(0)]
+        for x in self._parameters(name):
+            row = x.detach()
+            if row.ndim > 1:  # flatten() would copy all of a channels_last parameter
+                row = row[:1]
+            rows.append(row.flatten()[:100])
+        device = rows[-1].device
+        return torch.cat([row.to(device) for row in rows]).cpu().double()
 
 
 def _subtract(gradients: list[Tensor], index: int, grad_inputs: Any, grad_outputs: Any) -> None:
@@ -211,10 +227,8 @@ def _subtract(gradients: list[Tensor], index: int, grad_inputs: Any, grad_output
         gradients.append(-grad_inputs[index])
 
 
-def _has_rest(gradients: list[Tensor]) -> bool:
+def _bypasses_predictor(gradients: list[Tensor]) -> bool:
     """Return whether the sum of gradients is larger than its rounding."""
-    if not gradients:
-        return False
     stacked = torch.stack(gradients)
     size = stacked.abs().sum(0)
     rounding = len(stacked) * torch.finfo(stacked.dtype).eps * size

@@ -174,6 +174,26 @@ def test_a_target_that_never_moves_or_is_always_copied_is_found(momentum):
     assert checked(byol(BYOL()), momentum_step(momentum, True), lr=0) == []
 
 
+def same_views(model):
+    x = images()
+    z1, z2 = project(model, x), project(model, x)
+    return distance(model.prediction_head(z1), z2.detach())
+
+
+@pytest.mark.parametrize(("step", "is_certain"), [(with_target, False), (same_views, True)])
+def test_a_frozen_teacher_may_be_intended(step, is_certain):
+    model = byol(BYOL())
+    checks = LoopChecks(model, parts.find(model))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    findings = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        step(model).backward()
+        optimizer.step()
+        findings += checks.after_step()
+    assert {finding.is_certain for finding in findings} == {is_certain}
+
+
 def test_gradient_that_reaches_a_momentum_target_is_found():
     def mistaken(model):
         update(model, 0.99)
@@ -258,12 +278,6 @@ def test_a_predictor_without_weights_is_no_mistake():
     model = SimSiam()
     model.prediction_head = nn.Tanh()
     assert checked(model, simsiam) == []
-
-
-def same_views(model):
-    x = images()
-    z1, z2 = project(model, x), project(model, x)
-    return distance(model.prediction_head(z1), z2.detach())
 
 
 def same_halves(model):
@@ -423,7 +437,7 @@ def test_an_in_place_layer_at_the_start_of_the_predictor_is_no_mistake():
 def test_lazy_layers_are_no_obstacle():
     model = byol(BYOL())
     model.projection_head, model.projection_head_momentum = nn.LazyLinear(8), nn.LazyLinear(8)
-    assert checked(model, with_target, lr=0) == []
+    assert checked(model, with_target, update=lambda: update(model, 0.99)) == []
 
 
 class Odd(nn.Module):
