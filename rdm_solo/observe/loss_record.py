@@ -25,8 +25,8 @@ class Jump(NamedTuple):
 class LossRecord:
     """Add up an epoch's losses, and find jumps.
 
-    A loss jumps if it exceeds the highest of the last 50 losses by more than twice their range. On
-    a GPU, one step in 1,000 waits for the device.
+    A loss jumps if it exceeds the highest of the last 50 losses by more than twice their range and
+    by more than 1 %. On a GPU, one step in 1,000 waits for the device.
 
     >>> record = LossRecord()
     >>> for step in range(60):
@@ -71,8 +71,8 @@ class LossRecord:
         if len(self._window) == WINDOW:
             highest = max(self._window)
             span = highest - min(self._window)
-            # Equal losses, as after a collapse, differ by rounding only.
-            limit = highest + max(2 * span, 1e-4 * abs(highest))
+            # A loss that leaves a plateau exceeds the range of the losses there, but is no jump.
+            limit = highest + max(2 * span, 0.01 * abs(highest))
             if loss > limit:
                 median = statistics.median(self._window)
                 self.jumps.append(Jump(step, median, loss))

@@ -116,8 +116,7 @@ def backbone(module: nn.Module, name: str | None = None) -> nn.Module | None:
     """Return the part whose outputs are the features, by default found by name; None if missing."""
     if name is not None:
         return require_part(module, "backbone", name)
-    default = backbone_name(module)
-    return None if default is None else part(module, default)
+    return part(module, backbone_name(module) or "")
 
 
 def backbone_name(module: nn.Module) -> str | None:
@@ -128,7 +127,8 @@ def backbone_name(module: nn.Module) -> str | None:
 def prototypes(module: nn.Module, branches: Branches | None) -> int | None:
     """Return the number of outputs over which a student's loss takes a softmax, as in DINO.
 
-    The student has a teacher and no predictor, and its last layer has more outputs than inputs.
+    The student has a teacher and no predictor, and is a head by its name. Its last layer has more
+    outputs than inputs.
 
     >>> heads = {name: nn.Linear(8, 64) for name in ("student_head", "teacher_head")}
     >>> model = nn.ModuleDict(heads)
@@ -137,7 +137,10 @@ def prototypes(module: nn.Module, branches: Branches | None) -> int | None:
     """
     if branches is None or branches.predictor or branches.target is None:
         return None
-    head = require_part(module, "online", branches.online)
+    name = _bare(branches.online)
+    if name not in PARTS["online head"] and not name.endswith("head"):
+        return None
+    head = require_part(module, "online", name)
     layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
     if not layers or layers[-1].out_features <= layers[-1].in_features:
         return None

@@ -7,6 +7,7 @@ from torch import nn
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.observe import parts
+from rdm_solo.observe.branches import Branches
 from rdm_solo.spectra import BranchSpectra
 from rdm_solo.watch import Watch
 
@@ -62,6 +63,24 @@ def test_the_table_of_names_finds_the_branches(names, online, target):
     model = module(*names.split())
     predictor = online in ("predictor", "pred", "prediction_mlp")
     assert parts.find(model) == (online, target, predictor)
+
+
+@pytest.mark.parametrize(
+    ("online", "target", "outputs"),
+    [
+        ("student_head", "teacher_head", 64),
+        ("projector.student", "projector.teacher", 64),
+        ("cls_head", "ema_cls_head", 64),
+        ("student.my_head", "teacher.my_head", 64),
+        ("encoder", "target_encoder", None),  # a classifier of 64 classes
+        ("student_head", None, None),
+    ],
+)
+def test_prototypes_are_those_of_a_head_with_a_teacher(online, target, outputs):
+    model = module(*filter(None, (online, target)))
+    container, _, name = online.rpartition(".")
+    setattr(model.get_submodule(container), name, nn.Linear(8, 64))
+    assert parts.prototypes(model, Branches(online, target, False)) == outputs
 
 
 def test_a_classifier_without_an_encoder_is_no_branch():
