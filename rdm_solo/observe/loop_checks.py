@@ -1,10 +1,9 @@
 """Checks of a training loop's structure in its first steps."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,8 +38,7 @@ CHECKS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A mistake in the loop: the key in ``CHECKS``, the part, and a sentence with the remedy."""
 
     check: str
@@ -156,11 +154,10 @@ class LoopChecks(ModuleObserver):
         if name == self.source:
             self._add_output(y)
         if name == online and has_predictor:
-            if target is None:  # the target is the predictor's input
+            if target is None:  # it is the predictor's input
                 self._add_output(x)
             self._follow(y)
-            is_filter = target is not None and not self._parameters(target)
-            if not is_filter:
+            if target is None or self._parameters(target):  # otherwise the target is a filter
                 self._signs["asymmetry", name].append(_equal(x, y))
         # A loop may call a network on the same view with and without gradients.
         if name == self.viewed and self.views > 1 and torch.is_grad_enabled():
@@ -230,8 +227,7 @@ def _subtract(gradients: list[Tensor], index: int, grad_inputs: Any, grad_output
 def _bypasses_predictor(gradients: list[Tensor]) -> bool:
     """Return whether the sum of gradients is larger than its rounding."""
     stacked = torch.stack(gradients)
-    size = stacked.abs().sum(0)
-    rounding = len(stacked) * torch.finfo(stacked.dtype).eps * size
+    rounding = len(stacked) * torch.finfo(stacked.dtype).eps * stacked.abs().sum(0)
     return bool((stacked.sum(0).abs() > rounding).any())
 
 
