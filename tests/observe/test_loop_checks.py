@@ -452,8 +452,12 @@ class Odd(nn.Module):
         return self.wrap(self.inner(x))
 
 
-@pytest.mark.parametrize("wrap", [lambda y: {"y": y}, lambda y: (None, y), lambda y: (), str])
-def test_odd_outputs_do_not_stop_the_loop(wrap):
+@pytest.mark.parametrize(
+    ("wrap", "has_output"),
+    [(lambda y: {"y": y}, True), (lambda y: (None, y), True), (lambda y: (), False), (str, False)],
+)
+def test_odd_outputs_do_not_stop_the_loop(wrap, has_output):
+    """The loss here is on the projections alone, so the predictor is not trained."""
     model = SimSiam()
     model.prediction_head = Odd(model.prediction_head, wrap)
 
@@ -462,7 +466,8 @@ def test_odd_outputs_do_not_stop_the_loop(wrap):
         model.prediction_head(z)
         return z.square().mean()
 
-    checked(model, step)
+    expected = ["stop-gradient", "predictor"] if has_output else ["stop-gradient"]
+    assert [check for _, check, _ in checked(model, step)] == expected
 
 
 @pytest.mark.parametrize("step", LOOPS)

@@ -8,8 +8,9 @@ from support.loops import LEARNING_RATE, LOOPS, MOMENTUM, PREDICTOR, STOP_GRADIE
 
 from rdm_solo import runs
 
-# Where .ci/run has put the libraries, without their dependencies.
+# Where .ci/run has put the other libraries, without their dependencies.
 PACKAGES = os.environ.get("RDM_SOLO_OTHER_PACKAGES")
+NEED_NOTHING = {"ddp", "dinov2", "fabric", "ijepa"}
 CHECKS = {
     "healthy": set(),
     STOP_GRADIENT: {"stop-gradient"},
@@ -19,21 +20,28 @@ CHECKS = {
 }
 
 
-@pytest.fixture(scope="module", params=LOOPS)
+def loops():
+    """Return all loops; those that need no other library run in the ordinary drills."""
+    missing = pytest.mark.skipif(not PACKAGES, reason="its library is not here (see .ci/run)")
+    for name in LOOPS:
+        mark = pytest.mark.long if name in NEED_NOTHING else missing
+        yield pytest.param(name, marks=mark)
+
+
+@pytest.fixture(scope="module", params=loops())
 def loop(request, tmp_path_factory):
     """Return the folder with the runs of a loop, and their names."""
     folder = tmp_path_factory.mktemp(request.param)
     arguments = ["support.loops", request.param]
     if request.param == "ddp":
         arguments = ["torch.distributed.run", "--nproc-per-node=2", "-m", *arguments]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), PACKAGES])
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), PACKAGES]))
     done = command(*arguments, cwd=folder, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder, ["healthy", *LOOPS[request.param]]
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not PACKAGES, reason="the libraries are not here (.ci/run brings them)")
 def test_each_mistake_is_found_and_a_healthy_loop_is_silent(loop):
     folder, names = loop
     kinds = {}

@@ -25,7 +25,8 @@ if __name__ == "__main__":
         torch.manual_seed(rank)
         handler = logging.FileHandler(f"{failure}.{rank}.log")
         log.addHandler(handler)
-        # The mistakes are found without labels.
-        options = {"labelled": digits()} if failure == "healthy" else {}
+        # The mistakes are found without labels, and in one loop also with them.
+        has_labels = failure == "healthy" or name == "fabric"
+        options = {"labelled": digits()} if has_labels else {}
         loop(failure, failure, quiet=True, **options)
         log.removeHandler(handler)
