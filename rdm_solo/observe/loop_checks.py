@@ -44,12 +44,7 @@ class Finding(NamedTuple):
     check: str
     part: str
     text: str
-    is_certain: bool = True
-
-    @property
-    def is_certain(self) -> bool:
-        """Return False for a finding that a healthy loop may have, as in distillation."""
-        return self.check != "frozen target"
+    is_certain: bool = True  # False if healthy loops have it as well, as in distillation
 
 
 class LoopChecks(ModuleObserver):
@@ -117,7 +112,11 @@ class LoopChecks(ModuleObserver):
             for key, signs in self._signs.items():
                 if len(signs) > 1 and all(signs):
                     keys.append(key)
-        return [Finding(check, name, CHECKS[check].format(name)) for check, name in keys]
+        findings = []
+        for check, name in keys:
+            text = CHECKS[check].format(name)
+            findings.append(Finding(check, name, text, check != "frozen target"))
+        return findings
 
     def _find_pairs(self) -> dict[str, str]:
         """Return the online part of each target whose parameters have the same shapes."""
