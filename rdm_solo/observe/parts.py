@@ -138,7 +138,7 @@ def prototypes(module: nn.Module, branches: Branches | None) -> int | None:
     if branches is None or branches.predictor or branches.target is None:
         return None
     name = _bare(branches.online)
-    if name not in PARTS["online head"] and not name.endswith("head"):
+    if not name.endswith(("head", *PARTS["online head"])):
         return None
     head = require_part(module, "online", name)
     layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
