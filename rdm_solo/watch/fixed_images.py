@@ -85,6 +85,8 @@ class UserImages:
     def __init__(self, option: str, source: Any) -> None:
         if isinstance(source, Tensor):
             source = (source,)
+        if isinstance(source, list) and source and getattr(source[-1], "ndim", 0) == 1:
+            source = tuple(source)  # images and labels, not batches
         if isinstance(source, tuple):
             source = DataLoader(TensorDataset(*map(torch.as_tensor, source)), BATCH)
         self.option = option
@@ -151,8 +153,8 @@ class LabelledImages:
     """
 
     def __init__(self, train: Any, val: Any, k: int = 20, temperature: float = 0.07) -> None:
-        self.train = UserImages("labelled (train)", pair(train))
-        self.val = UserImages("labelled (val)", pair(val))
+        self.train = UserImages("labelled (train)", train)
+        self.val = UserImages("labelled (val)", val)
         self.k = k
         self.temperature = temperature
         self.classes = 0
@@ -175,13 +177,6 @@ class LabelledImages:
             value = neighbours.accuracy(memory, queries, self.k, self.temperature)
         self.classes = len(set().union(*gather_objects(seen)))
         return float(value)
-
-
-def pair(source: Any) -> Any:
-    """Return a list of two tensors as a tuple, and other sources as they are."""
-    if isinstance(source, list) and [isinstance(x, Tensor) for x in source] == [True, True]:
-        return tuple(source)
-    return source
 
 
 class HeldOut(UserImages):
