@@ -132,11 +132,7 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     values_of_views = of_views.compute()
     if LIDAR in values_of_views:
         values[LIDAR] = values_of_views[LIDAR]
-    spectrum = []
-    if is_finite.any():
-        centred = features[is_finite].double()
-        centred -= centred.mean(0)
-        spectrum = descending(correlation(centred)).tolist()
+    spectrum = covariance_spectrum(features[is_finite]) if is_finite.any() else []
     patch_spectrum = []
     pixels, _ = next(iter(images.train))
     with torch.no_grad():
@@ -144,10 +140,16 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     if tokens is not None and tokens.shape[1] > 1 and tokens.isfinite().all():
         tokens = tokens.cpu()
         values[PATCHES] = float(patch_rank(tokens))
-        centred = tokens.double() - tokens.double().mean(1, keepdim=True)
-        patch_spectrum = descending(correlation(centred.flatten(0, 1))).tolist()
+        patch_spectrum = covariance_spectrum(tokens)
     module.cpu()  # leaves the GPU's memory to the next encoder
     return Scores(name, len(features), dim, values, spectrum, patch_spectrum, remarks)
+
+
+def covariance_spectrum(x: Tensor) -> list[float]:
+    """Return the eigenvalues of rows ``(N, k)``, or of rows within images ``(N, T, k)``."""
+    x = x.double()
+    centred = x - x.mean(-2, keepdim=True)
+    return list(descending(correlation(centred.flatten(0, -2))).tolist())
 
 
 def to_unit_scale(x: Tensor, train: Tensor) -> Tensor:
