@@ -97,7 +97,7 @@ class UserImages:
         for batch in self.loader:
             tensors = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
             if not tensors or not tensors[0].is_floating_point():
-                self.refuse("must start with images as the model takes them", tensors)
+                self.refuse("a batch must start with normalised images (floats)", tensors)
             yield tensors
 
     def shares(self) -> Iterator[list[Tensor]]:
@@ -130,14 +130,12 @@ class UserImages:
         try:
             return call(backbone, images.to(parameter.device, parameter.dtype))
         except Exception as error:
-            self.refuse(f"is refused by the backbone ({first_line(error)})", [images])
+            self.refuse(f"the backbone cannot take a batch ({first_line(error)})", [images])
 
-    def refuse(self, reason: str, tensors: list[Tensor]) -> NoReturn:
-        """Raise UserError that describes a batch."""
+    def refuse(self, problem: str, tensors: list[Tensor]) -> NoReturn:
+        """Raise UserError with the problem, and the types and shapes of a batch."""
         received = [f"{x.dtype} {tuple(x.shape)}" for x in tensors]
-        raise UserError(
-            f"{self.option}: a batch {reason}, got {', '.join(received) or 'no tensor'}."
-        )
+        raise UserError(f"{self.option}: {problem}, got {', '.join(received) or 'no tensor'}.")
 
 
 class LabelledImages:
@@ -167,7 +165,9 @@ class LabelledImages:
             for x, *others in images.shares():
                 y = others[0] if others else x
                 if y.is_floating_point() or y.shape != x.shape[:1] or y.min() < 0:
-                    images.refuse("must have images and integer labels from 0", [x, *others])
+                    images.refuse(
+                        "a batch must have images and integer labels from 0", [x, *others]
+                    )
                 seen.update(y.tolist())
                 z = images.encode(backbone, x)
                 yield z, y.to(z.device, torch.long)
@@ -249,7 +249,6 @@ class Patches(UserImages):
         super().__init__(option, source)
         self.path = folder / PATCHES
         self.images: Tensor | None = None
-        self.reference: np.ndarray | None = None
 
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, epoch: int
@@ -275,19 +274,19 @@ class Patches(UserImages):
         return broadcast_object(scalars)
 
     def _reference(self, grams: np.ndarray, epoch: int, images: int) -> np.ndarray:
-        """Return the reference of this watch or of its folder; without one, ``grams`` become it.
+        """Return the reference in the folder; without one, ``grams`` become it.
 
-        A file of other images, or of an epoch that is trained again, is replaced.
+        A file of other images, or of an epoch that is trained again, is replaced. The values of
+        processes other than the first, which may lack the file, are not used.
         """
-        if self.reference is None and self.path.exists():
+        if self.path.exists():
             with np.load(self.path, allow_pickle=False) as file:
                 saved = dict(file)
             is_same = saved["images"] == images and saved["grams"].shape == grams.shape
             if is_same and saved["epoch"] < epoch:
-                self.reference = saved["grams"]
-        if self.reference is None:
-            self.reference = grams
-            if rank() == 0:
-                save = partial(np.savez, grams=grams, epoch=epoch, images=images)
-                write_atomically(self.path, save)
-        return self.reference
+                reference: np.ndarray = saved["grams"]
+                return reference
+        if rank() == 0:
+            save = partial(np.savez, grams=grams, epoch=epoch, images=images)
+            write_atomically(self.path, save)
+        return grams
