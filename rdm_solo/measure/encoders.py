@@ -106,7 +106,7 @@ def _from_timm(name: str, size: int, pretrained: bool) -> Encoder:
             note = "Its weights are random: pretrained=true loads timm's."
             return Encoder(name, untrained, None, note=note)
         module: Any = timm.create_model(model, pretrained=True, num_classes=0, **options)
-    except Exception as error:  # of a size that does not fit, or of any download
+    except Exception as error:  # the image size does not fit, or the download failed
         raise UserError(
             f"{name} of {size} px with pretrained={str(pretrained).lower()} cannot be built or "
             f"loaded: {first_line(error)}"
@@ -160,10 +160,11 @@ def affordable(encoder: Encoder, channels: int, size: int, device: torch.device)
             represent(module, image)
     except UserError:
         raise
-    except Exception as error:  # of the user's module
+    except Exception as error:  # the user's module can raise anything
         raise UserError(
             f"{encoder.name} cannot take images of {size} px: {first_line(error)}"
         ) from error
+    module.cpu()
     if device.type != "cpu":
         return MOST
     operations = max(1, counter.get_total_flops())

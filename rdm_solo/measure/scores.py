@@ -110,7 +110,9 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     if not is_finite.all():
         broken = int((~is_finite).sum())
         remarks.append(f"The features of {broken} of {len(features)} images are not finite.")
-    elif images.val is not None:
+    elif values["erank/features_centred"] == 0:
+        remarks.append("The features of all images are equal.")
+    if is_finite.all() and images.val is not None:
         accuracy = neighbours.accuracy([(train, labels)], [(val, val_labels)], 20, 0.07)
         values[KNN] = float(accuracy)
         probe = fit_linear(
@@ -127,10 +129,10 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     of_views = FeatureSpectra(dim)
     for _, crops, _ in images.views:
         of_views.update([represent(module, crop).cpu() for crop in crops])
-    values = {**of_views.compute(), **values}  # of the views, only LiDAR remains
-    centred = features[is_finite].double()
-    centred -= centred.mean(0)
-    spectrum = descending(correlation(centred)).tolist()
+    values_of_views = of_views.compute()
+    if LIDAR in values_of_views:
+        values[LIDAR] = values_of_views[LIDAR]
+    spectrum = covariance_spectrum(features[is_finite]) if is_finite.any() else []
     patch_spectrum = []
     pixels, _ = next(iter(images.train))
     with torch.no_grad():
@@ -138,15 +140,22 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     if tokens is not None and tokens.shape[1] > 1 and tokens.isfinite().all():
         tokens = tokens.cpu()
         values[PATCHES] = float(patch_rank(tokens))
-        centred = tokens.double() - tokens.double().mean(1, keepdim=True)
-        patch_spectrum = descending(correlation(centred.flatten(0, 1))).tolist()
+        patch_spectrum = covariance_spectrum(tokens)
+    module.cpu()  # leaves the GPU's memory to the next encoder
     return Scores(name, len(features), dim, values, spectrum, patch_spectrum, remarks)
+
+
+def covariance_spectrum(x: Tensor) -> list[float]:
+    """Return the eigenvalues of rows ``(N, k)``, or of rows within images ``(N, T, k)``."""
+    x = x.double()
+    centred = x - x.mean(-2, keepdim=True)
+    return list(descending(correlation(centred.flatten(0, -2))).tolist())
 
 
 def to_unit_scale(x: Tensor, train: Tensor) -> Tensor:
     """Subtract the training features' mean, and divide by their root mean squared length.
 
-    The linear classifier's learning rate is made for features of one scale, and encoders differ.
+    The linear classifier's learning rate is tuned for this scale, and encoders differ.
 
     >>> to_unit_scale(torch.tensor([[1.0], [5.0]]), torch.tensor([[1.0], [5.0]])).tolist()
     [[-1.0], [1.0]]
@@ -156,11 +165,10 @@ def to_unit_scale(x: Tensor, train: Tensor) -> Tensor:
     return (x - mean) / torch.where(length > 0, length, 1.0)
 
 
-def add_remarks(scores: Scores, baselines: Sequence[Scores], views: int) -> None:
-    """Add the reasons not to trust an encoder's numbers.
-
-    ``views`` is the number of images that LiDAR has seen.
-    """
+def add_remarks(scores: Scores, baselines: Sequence[Scores], images: Images) -> None:
+    """Add the reasons not to trust an encoder's numbers, which are measured on ``images``."""
+    views = len(images.views.dataset)
+    queries = 0 if images.val is None else len(images.val.dataset)
     values = scores.values
     needed = 2 * scores.dimensions
     rows = f"fewer than twice the {scores.dimensions} dimensions"
@@ -173,8 +181,13 @@ def add_remarks(scores: Scores, baselines: Sequence[Scores], views: int) -> None
             f"Ignore α-ReQ: R² = {values[R2]:.2f}, so the eigenvalues follow no power law."
         )
     for baseline in baselines:
-        accuracy = baseline.values.get(KNN, -math.inf)
-        if values.get(KNN, math.inf) < accuracy:
+        if KNN not in values or KNN not in baseline.values:
+            continue
+        own, other = values[KNN], baseline.values[KNN]
+        variances = own * (100 - own) + other * (100 - other)
+        error = math.sqrt(variances / queries)
+        if own < other - error:
             scores.remarks.append(
-                f"kNN ({values[KNN]:.1f} %) is below {baseline.name} ({accuracy:.1f} %)."
+                f"kNN ({own:.1f} %) is below {baseline.name} ({other:.1f} %), by more than the "
+                f"standard error of the difference ({error:.1f})."
             )

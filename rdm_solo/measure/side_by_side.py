@@ -78,7 +78,7 @@ def measure(cfg: DictConfig) -> list[Scores]:
             untrained = score(name, encoder.untrained, images, cfg.seed)
             rows.append(untrained)
             baselines.append(untrained)
-        add_remarks(scores, baselines, len(images.views.dataset))
+        add_remarks(scores, baselines, images)
     rows.append(of_pixels)
     write(rows, dataset.name, out)
     return rows

@@ -23,9 +23,9 @@ log = logging.getLogger("rdm_solo")
 HEADS = ("fc.", "head.", "classifier.")  # prefixes of a classifier's weights
 # ResNets by their number of state-dict entries, without the classifier.
 RESNETS = {120: "resnet18", 318: "resnet50"}
-# Origins of a ResNet's weights: solo-learn; nn.Sequential(*list(resnet.children())[:-1]) of
-# torchvision's ResNet; and the same of lightly's, which has no layer for the ReLU after bn1 (1.6).
-SOLO_LEARN, NUMBERED, LIGHTLY = "solo-learn", "numbered", "lightly"
+# Origins of a ResNet's weights that tell its stem. lightly's ResNet has numbered layers, and none
+# for the ReLU after bn1 (1.6).
+SOLO_LEARN, LIGHTLY = "solo-learn", "lightly"
 RESNET_LAYERS = ("conv1", "bn1", "layer1", "layer2", "layer3", "layer4")  # those with weights
 # Functions that a pickle calls to create a tensor; torch.load itself creates the storages.
 TENSOR_PARTS = (
@@ -153,7 +153,7 @@ def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], str 
             state[bare_name] = value
     if {"0.weight", "1.running_mean"} <= state.keys():
         without_relu = any(name.startswith("2.") for name in state)
-        return _named_layers(state), LIGHTLY if without_relu else NUMBERED
+        return _named_layers(state), LIGHTLY if without_relu else None
     return state, SOLO_LEARN if prefix else None
 
 
@@ -189,11 +189,11 @@ def build(spec: Spec, image_size: int = 224, origin: str | None = None) -> nn.Mo
 
     with torch.random.fork_rng(devices=[]):
         backbone = solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
-    if origin in (NUMBERED, LIGHTLY) and spec.stem == "small":
-        conv1: Any = backbone.conv1
-        conv1.padding = (1, 1)
     if origin == LIGHTLY:
         backbone.relu = nn.Identity()
+        if spec.stem == "small":
+            conv1: Any = backbone.conv1
+            conv1.padding = (1, 1)
     return backbone
 
 

@@ -10,17 +10,20 @@ from torch import Tensor, nn
 
 from rdm_solo.observe.outputs import first_tensor
 
-# Names of the tokens in what DINOv2 and Hugging Face's models return.
-NAMES = ("x_norm_patchtokens", "last_hidden_state")
+# DINOv2's name of the patch tokens, and Hugging Face's name of all tokens.
+PATCHES = "x_norm_patchtokens"
+ALL = "last_hidden_state"
+# Parameters (1, n, k) that vision transformers put before the patches.
+PREFIXES = ("cls_token", "class_token", "distillation_token", "register_tokens", "storage_tokens")
 
 
 def patch_tokens(backbone: nn.Module, images: Tensor) -> Tensor | None:
     """Return the patch tokens ``(N, T, k)`` of images; None if the backbone has none.
 
     They are the backbone's output if that has tokens or a map ``(N, k, H, W)``. Otherwise they are
-    computed inside: the last output that has the shape of most outputs ``(N, T, k)``, which in a
-    vision transformer is that of the last norm. Class and register tokens, which precede the
-    patches, are dropped: as many as timm's ``num_prefix_tokens``, or all but the largest square.
+    computed inside: the last output whose shape is the most common ``(N, T, k)`` shape. In a
+    vision transformer this is the final norm's output. Class and register tokens, which precede
+    the patches, are dropped.
 
     >>> patch_tokens(nn.Conv2d(1, 8, 2), torch.ones(1, 1, 5, 5)).shape
     torch.Size([1, 16, 8])
@@ -40,7 +43,9 @@ def patch_tokens(backbone: nn.Module, images: Tensor) -> Tensor | None:
         for hook in hooks:
             hook.remove()
     if isinstance(output, Mapping):
-        output = [output[name] for name in NAMES if name in output] or output
+        if PATCHES in output:
+            return first_tensor(output[PATCHES])
+        output = output.get(ALL, output)
     x = first_tensor(output)
     if x is not None and x.ndim == 4:
         return x.flatten(2).mT
@@ -50,8 +55,21 @@ def patch_tokens(backbone: nn.Module, images: Tensor) -> Tensor | None:
         ((shape, _),) = counts.most_common(1)
         x = latest[shape]
 
-    count = x.shape[1]
-    prefix = count - math.isqrt(count) ** 2
+    prefix = prefix_length(backbone, x.shape[1])
+    return x[:, prefix:] if x.shape[1] - prefix > 1 else None
+
+
+def prefix_length(backbone: nn.Module, count: int) -> int:
+    """Return how many of ``count`` tokens are class and register tokens.
+
+    Without a known name of such tokens, they are all but the largest square.
+    """
     for part in backbone.modules():
-        prefix = getattr(part, "num_prefix_tokens", prefix)
-    return x[:, prefix:] if count - prefix > 1 else None
+        prefix = getattr(part, "num_prefix_tokens", None)  # timm
+        if isinstance(prefix, int):
+            return prefix
+    prefix = 0
+    for name, parameter in backbone.named_parameters():
+        if name.endswith(PREFIXES) and parameter.ndim == 3:
+            prefix += parameter.shape[1]
+    return prefix or count - math.isqrt(count) ** 2

@@ -1,8 +1,8 @@
 """Measure a backbone on a user's images, and leave the run that trains it as it was."""
 
 import contextlib
+import logging
 import random
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,6 +27,8 @@ from rdm_solo.runs.files import PATCHES, write_atomically
 from rdm_solo.spectra import patches
 from rdm_solo.spectra.epoch_summary import finite_scalars
 
+log = logging.getLogger("rdm_solo")
+
 # Batch size for images that are given as a tensor.
 BATCH = 512
 # Most cosines between patches that are kept: 3 MB in float16.
@@ -34,20 +36,29 @@ MAX_COSINES = 1_500_000
 
 
 @contextlib.contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
+def undisturbed(module: nn.Module, *loaders: Any) -> Iterator[None]:
     """Put a module in evaluation mode, without gradients; restore modes and random states.
 
     Random numbers start at the same seed each time, so a loader that shuffles gives the same order
-    in all epochs and on all processes.
+    in all epochs and on all processes. Generators of the loaders and of their samplers, which
+    training may share, are restored as well.
     """
     device = next(module.parameters(), torch.empty(0)).device
-    cuda = [device] if device.type == "cuda" else []
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index])
+    for owner in (*loaders, *(getattr(loader, "sampler", None) for loader in loaders)):
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generators.append(generator)
+    states = [generator.get_state() for generator in generators]
     modes = {part: part.training for part in module.modules()}
     python_state = random.getstate()
     numpy_state = np.random.get_state()
-    with torch.no_grad(), torch.autocast(device.type, enabled=False), torch.random.fork_rng(cuda):
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
         try:
-            torch.default_generator.manual_seed(0)
+            for generator in generators:
+                generator.manual_seed(0)
             np.random.seed(0)
             random.seed(0)
             for part in modes:
@@ -57,6 +68,8 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
         finally:
             for part, mode in modes.items():
                 part.training = mode
+            for generator, state in zip(generators, states):
+                generator.set_state(state)
             np.random.set_state(numpy_state)
             random.setstate(python_state)
 
@@ -72,6 +85,8 @@ class UserImages:
     def __init__(self, option: str, source: Any) -> None:
         if isinstance(source, Tensor):
             source = (source,)
+        if isinstance(source, list) and source and getattr(source[-1], "ndim", 0) == 1:
+            source = tuple(source)  # images and labels, not batches
         if isinstance(source, tuple):
             source = DataLoader(TensorDataset(*map(torch.as_tensor, source)), BATCH)
         self.option = option
@@ -82,24 +97,19 @@ class UserImages:
         for batch in self.loader:
             tensors = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
             if not tensors or not tensors[0].is_floating_point():
-                self.refuse("must start with images as the model takes them", tensors)
+                self.refuse("a batch must start with normalised images (floats)", tensors)
             yield tensors
 
     def shares(self) -> Iterator[list[Tensor]]:
-        """Yield this process's rows of each batch; each image belongs to one process."""
-        first, step, last = rank(), world_size(), sys.maxsize
-        sampler = getattr(self.loader, "sampler", None)
-        if isinstance(sampler, DistributedSampler):
-            # The loader has this process's images only. It repeats images at the end, so that all
-            # processes have the same number.
+        """Yield this process's rows of each batch; a DistributedSampler has chosen them already."""
+        first, step = rank(), world_size()
+        if isinstance(getattr(self.loader, "sampler", None), DistributedSampler):
             first, step = 0, 1
-            size = len(sampler.dataset)  # type: ignore[arg-type]
-            last = len(range(sampler.rank, size, sampler.num_replicas))
         count = 0
         for tensors in self.batches():
-            share = slice((first - count) % step, max(0, last - count), step)
+            start = (first - count) % step
             count += len(tensors[0])
-            mine = [x[share] for x in tensors]
+            mine = [x[start::step] for x in tensors]
             if len(mine[0]):
                 yield mine
         if count < step:
@@ -120,21 +130,19 @@ class UserImages:
         try:
             return call(backbone, images.to(parameter.device, parameter.dtype))
         except Exception as error:
-            self.refuse(f"is refused by the backbone ({first_line(error)})", [images])
+            self.refuse(f"the backbone cannot take a batch ({first_line(error)})", [images])
 
-    def refuse(self, reason: str, tensors: list[Tensor]) -> NoReturn:
-        """Raise UserError that describes a batch."""
+    def refuse(self, problem: str, tensors: list[Tensor]) -> NoReturn:
+        """Raise UserError with the problem, and the types and shapes of a batch."""
         received = [f"{x.dtype} {tuple(x.shape)}" for x in tensors]
-        raise UserError(
-            f"{self.option}: a batch {reason}, got {', '.join(received) or 'no tensor'}."
-        )
+        raise UserError(f"{self.option}: {problem}, got {', '.join(received) or 'no tensor'}.")
 
 
 class LabelledImages:
     """Measure the accuracy of weighted kNN: ``train`` is the memory, ``val`` is classified.
 
-    Each is a loader of ``(images, labels)`` or a pair of tensors. ``classes`` is the number of
-    different labels, known after the first measurement.
+    Each is a loader of ``(images, labels)`` or a pair of tensors, as a tuple or a list. ``classes``
+    is the number of different labels, known after the first measurement.
 
     >>> images = torch.eye(2), torch.tensor([0, 1])
     >>> backbone = nn.Linear(2, 2)
@@ -157,12 +165,14 @@ class LabelledImages:
             for x, *others in images.shares():
                 y = others[0] if others else x
                 if y.is_floating_point() or y.shape != x.shape[:1] or y.min() < 0:
-                    images.refuse("must have images and integer labels from 0", [x, *others])
+                    images.refuse(
+                        "a batch must have images and integer labels from 0", [x, *others]
+                    )
                 seen.update(y.tolist())
                 z = images.encode(backbone, x)
                 yield z, y.to(z.device, torch.long)
 
-        with undisturbed(module):
+        with undisturbed(module, self.train.loader, self.val.loader):
             memory, queries = encoded(self.train), encoded(self.val)
             value = neighbours.accuracy(memory, queries, self.k, self.temperature)
         self.classes = len(set().union(*gather_objects(seen)))
@@ -179,31 +189,53 @@ class HeldOut(UserImages):
     (3.0, 2.0)
     """
 
+    is_reported = False  # that the features have too many dimensions
+
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, limits: Limits
     ) -> dict[str, float]:
-        """Return the scalars by column name; at most ``limits.max_rows`` features are used."""
+        """Return the scalars by column name, from at most ``limits.max_rows`` features.
+
+        Of more images, the first of every 2, 4, 8, ... are used, since a loader may be sorted.
+        """
         from rdm_solo.spectra.features import FeatureSpectra
 
-        batches = []
+        kept: list[Tensor] = []  # features of an image's views (views, k)
+        step = 1
         count = 0
-        with undisturbed(module):
+        with undisturbed(module, self.loader):
             for images, *others in self.shares():
-                views = [images, *(x for x in others if x.shape == images.shape)]
-                batches.append([self.encode(backbone, view) for view in views])
-                if batches[0][0].shape[1] > limits.max_features_dim:
-                    return {}
+                start = -count % step
                 count += len(images)
-                most = limits.max_rows // len(views) // world_size()
-                if count >= most:
-                    break
+                views = [images, *(x for x in others if x.shape == images.shape)]
+                if start >= len(images):
+                    continue
+                encoded = [self.encode(backbone, view[start::step]) for view in views]
+                dim = encoded[0].shape[1]
+                if dim > limits.max_features_dim:
+                    self._report_width(dim)
+                    return {}
+                kept.extend(torch.stack(encoded, 1))
+                most = max(1, limits.max_rows // len(views) // world_size())
+                while len(kept) > most:
+                    kept = kept[::2]
+                    step *= 2
+        features = torch.stack(kept)
+        if not has_float64(features.device):
+            features = features.cpu()
         # One update, because processes may have different numbers of batches.
-        by_view = [torch.cat(view)[:most] for view in zip(*batches)]
-        if not has_float64(by_view[0].device):
-            by_view = [view.cpu() for view in by_view]
-        metric = FeatureSpectra(by_view[0].shape[1]).to(by_view[0].device)
-        metric.update(by_view)
+        metric = FeatureSpectra(dim).to(features.device)
+        metric.update(features.unbind(1))
         return {held_out(name): value for name, value in metric.compute().items()}
+
+    def _report_width(self, dim: int) -> None:
+        """Say once which limit excludes the features."""
+        if not self.is_reported and rank() == 0:
+            log.warning(
+                f"note: {self.option} is not measured: features have {dim} dimensions; pass "
+                f"max_features_dim={dim}"
+            )
+        self.is_reported = True
 
 
 class Patches(UserImages):
@@ -217,13 +249,12 @@ class Patches(UserImages):
         super().__init__(option, source)
         self.path = folder / PATCHES
         self.images: Tensor | None = None
-        self.reference: np.ndarray | None = None
 
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, epoch: int
     ) -> dict[str, float]:
         """Return the scalars by column name; none if the backbone has no patch tokens."""
-        with undisturbed(module):
+        with undisturbed(module, self.loader):
             if self.images is None:
                 first, *_ = next(self.batches())
                 self.images = first[:32].float().cpu().clone()
@@ -243,19 +274,19 @@ class Patches(UserImages):
         return broadcast_object(scalars)
 
     def _reference(self, grams: np.ndarray, epoch: int, images: int) -> np.ndarray:
-        """Return the reference of this watch or of its folder; without one, ``grams`` become it.
+        """Return the reference in the folder; without one, ``grams`` become it.
 
-        A file of other images, or of an epoch that is trained again, is replaced.
+        A file of other images, or of an epoch that is trained again, is replaced. The values of
+        processes other than the first, which may lack the file, are not used.
         """
-        if self.reference is None and self.path.exists():
+        if self.path.exists():
             with np.load(self.path, allow_pickle=False) as file:
                 saved = dict(file)
             is_same = saved["images"] == images and saved["grams"].shape == grams.shape
             if is_same and saved["epoch"] < epoch:
-                self.reference = saved["grams"]
-        if self.reference is None:
-            self.reference = grams
-            if rank() == 0:
-                save = partial(np.savez, grams=grams, epoch=epoch, images=images)
-                write_atomically(self.path, save)
-        return self.reference
+                reference: np.ndarray = saved["grams"]
+                return reference
+        if rank() == 0:
+            save = partial(np.savez, grams=grams, epoch=epoch, images=images)
+            write_atomically(self.path, save)
+        return grams

@@ -65,6 +65,14 @@ def nan():
     return Nan()
 
 
+def all_nan():
+    class AllNan(nn.Module):
+        def forward(self, x):
+            return x.flatten(1) * torch.nan
+
+    return AllNan()
+
+
 def constant():
     class Constant(nn.Module):
         def forward(self, x):
@@ -253,6 +261,13 @@ class TestEncoders:
             expected = backbone(x).flatten(1)
             torch.testing.assert_close(self.features(tmp_path / "a.ckpt", x), expected)
 
+    def test_numbered_layers_do_not_tell_the_padding_of_a_small_stem(self, tmp_path):
+        backbone = torchvisions()
+        backbone[0] = nn.Conv2d(3, 64, 3, 1, 0, bias=False)
+        torch.save(backbone.state_dict(), tmp_path / "a.pth")
+        encoder = encoders.load(str(tmp_path / "a.pth"), 32, False, 0)
+        assert "stem" in encoder.note
+
     def test_solo_learns_checkpoint(self, tmp_path):
         model = foreign("byol")
         save_checkpoint(model, tmp_path / "a.ckpt")
@@ -302,9 +317,31 @@ class TestRemarks:
         assert "val/knn_acc1" not in row.values
         assert np.isfinite(row.spectrum).all()
 
+    def test_an_encoder_without_a_finite_feature(self, measure):
+        (row, *_) = measure("own_encoders.all_nan").values()
+        assert "120 of 120 images" in " ".join(row.remarks)
+        assert not row.spectrum
+        assert not row.values
+
     def test_equal_features(self, measure):
         (row, *_) = measure("own_encoders.constant").values()
         assert row.values["erank/features_centred"] == 0
+        assert "equal" in " ".join(row.remarks)
+
+    @pytest.mark.parametrize(("accuracy", "is_below"), [(75.0, True), (87.5, False)])
+    def test_knn_is_below_a_baseline_beyond_the_standard_error(self, accuracy, is_below):
+        images = data.synthetic(num_train=80, num_val=40, size=8)
+        views = data.Views([data.Pipeline(8, 2)])
+        chosen = scores.choose(images, views, 120, 0, torch.device("cpu"), None)
+        queries = len(chosen.val.dataset)
+        error = 100 * np.sqrt((0.9 * 0.1 + accuracy / 100 * (1 - accuracy / 100)) / queries)
+        assert (accuracy < 90 - error) == is_below
+        own, baseline = (
+            scores.Scores(name, 120, 2, {scores.KNN: value}, [], [])
+            for name, value in (("own", accuracy), ("baseline", 90.0))
+        )
+        scores.add_remarks(own, [baseline], chosen)
+        assert ("baseline" in " ".join(own.remarks)) == is_below
 
     def test_the_size_of_the_training_images(self):
         encoder = encoders.Encoder("a", nn.Identity(), None, trained_size=32)

@@ -113,8 +113,29 @@ def test_the_tokens_that_a_backbone_returns():
     assert torch.equal(measure(Returns(lambda x: dinov2)), patches)
     face = {"pooler_output": pooled, "last_hidden_state": tokens}
     assert torch.equal(measure(Returns(lambda x: face)), patches)
+    wide = torch.randn(2, 320, 3)  # of 16 x 20 patches
+    assert torch.equal(measure(Returns(lambda x: {"x_norm_patchtokens": wide})), wide)
     maps = torch.randn(2, 3, 2, 5)
     assert torch.equal(measure(Returns(lambda x: maps)), maps.flatten(2).transpose(1, 2))
+
+
+class Wide(nn.Module):
+    """DINOv2's names of class and register tokens, for images of 4 x 5 patches."""
+
+    def __init__(self):
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.randn(1, 1, 3))
+        self.register_tokens = nn.Parameter(torch.randn(1, 4, 3))
+        self.mask_token = nn.Parameter(torch.randn(1, 3))
+
+    def forward(self, x):
+        prefix = torch.cat([self.cls_token, self.register_tokens], 1).expand(len(x), -1, -1)
+        return {"last_hidden_state": torch.cat([prefix, torch.ones(len(x), 20, 3)], 1)}
+
+
+@pytest.mark.parametrize("backbone", [Wide(), nn.Sequential(Wide())])
+def test_patches_of_images_that_are_not_square(backbone):
+    assert torch.equal(measure(backbone), torch.ones(2, 20, 3))
 
 
 @pytest.mark.parametrize(

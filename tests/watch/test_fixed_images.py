@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import second_device
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.observe.recorder import Limits
@@ -81,10 +81,16 @@ def test_accuracy_is_that_of_the_definition_from_tensors_and_from_loaders():
     assert measured.accuracy(net.backbone, net) == pytest.approx(expected)
     assert measured.classes == CLASSES
     loaders = [DataLoader(TensorDataset(*data), 7, shuffle=True) for data in (TRAIN, VAL)]
+    measured = LabelledImages(list(TRAIN), list(VAL))
+    assert measured.accuracy(net.backbone, net) == pytest.approx(expected)
     measured = LabelledImages(*loaders, k=5)
     assert measured.accuracy(net.backbone, net) == pytest.approx(
         knn_accuracy(net.eval().backbone, 5)
     )
+
+
+# The generator of several loaders, as in PyTorch's page on reproducibility.
+SHARED = torch.Generator()
 
 
 def trained(measure) -> tuple[dict, list]:
@@ -92,7 +98,7 @@ def trained(measure) -> tuple[dict, list]:
     net = Net()
     random.seed(0)
     np.random.seed(0)
-    loader = DataLoader(TensorDataset(*TRAIN), 16, shuffle=True)
+    loader = DataLoader(TensorDataset(*TRAIN), 16, shuffle=True, generator=SHARED.manual_seed(1))
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     for _ in range(2):
         for x, y in loader:
@@ -100,7 +106,12 @@ def trained(measure) -> tuple[dict, list]:
             nn.functional.cross_entropy(net(x), y).backward()
             optimizer.step()
         measure(net)
-    draws = [torch.rand(()).item(), np.random.rand(), random.random()]
+    draws = [
+        torch.rand(()).item(),
+        torch.rand((), generator=SHARED).item(),
+        np.random.rand(),
+        random.random(),
+    ]
     gradients = {f"grad of {name}": p.grad for name, p in net.named_parameters()}
     return {**net.state_dict(), **gradients}, draws
 
@@ -119,8 +130,9 @@ def assert_no_trace(measure) -> None:
 
 
 def test_accuracy_leaves_no_trace_in_training():
-    val = DataLoader(Augmented(), 5, shuffle=True)
-    measured = LabelledImages(TRAIN, val)
+    train = DataLoader(TensorDataset(*TRAIN), 5, sampler=RandomSampler(TRAIN[0], generator=SHARED))
+    val = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
+    measured = LabelledImages(train, val)
     accuracies = []
     assert_no_trace(lambda net: accuracies.append(measured.accuracy(net.backbone, net)))
     assert len(set(accuracies)) == 2, "training changes it"
@@ -166,8 +178,13 @@ def measure_on_each_process(rank: int, size: int, kind: str) -> None:
     counted = Counted()
     accuracy = LabelledImages(*sources).accuracy(counted, counted)
     torch.distributed.all_reduce(counted.counts)
-    assert counted.counts.tolist() == [1] * start
-    assert accuracy == pytest.approx(knn_accuracy(lambda x: x.flatten(1)[:, 1:]))
+    expected = knn_accuracy(lambda x: x.flatten(1)[:, 1:])
+    if kind == "sampler":  # it repeats an image, so that both processes have the same number
+        assert sorted(counted.counts.tolist()) == [1] * (start - 2) + [2, 2]
+        assert abs(accuracy - expected) < 100 / len(VAL[0])
+    else:
+        assert counted.counts.tolist() == [1] * start
+        assert accuracy == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["tensors", "loader", "sampler"])
@@ -275,16 +292,33 @@ def test_views_of_held_out_images_have_lidar(nested):
     assert scalars["lidar/held_out"] > 1
 
 
-def test_held_out_images_stop_at_the_limits():
+@pytest.mark.parametrize("batch_size", [1, 7, 61])
+def test_of_many_held_out_images_a_part_of_all_is_measured(batch_size):
     views = IMAGES, 2 * IMAGES
-    loader = DataLoader(TensorDataset(*views), 7)
-    expected = spectra(*(view[:10] for view in views))
+    loader = DataLoader(TensorDataset(*views), batch_size)
+    expected = spectra(*(view[::8] for view in views))
     assert held_out_scalars(loader, max_rows=21) == pytest.approx(expected)
-    assert held_out_scalars(loader, max_features_dim=31) == {}
+
+
+def test_sorted_held_out_images_are_measured_of_all_classes():
+    images = torch.eye(20).repeat_interleave(30, 0)
+    held_out = HeldOut("held_out", DataLoader(images, 50))
+    scalars = held_out.scalars(nn.Identity(), nn.Identity(), Limits(max_rows=200))
+    assert scalars["erank/held_out"] > 19
+
+
+def test_features_of_too_many_dimensions_are_reported_once(caplog):
+    net = Net()
+    held_out = HeldOut("held_out", IMAGES)
+    for _ in range(2):
+        assert held_out.scalars(net.backbone, net, Limits(max_features_dim=31)) == {}
+    (record,) = caplog.records
+    assert "max_features_dim=32" in record.message
 
 
 def test_held_out_images_leave_no_trace_in_training():
-    held_out = HeldOut("held_out", DataLoader(Augmented(), 5, shuffle=True))
+    loader = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
+    held_out = HeldOut("held_out", loader)
     limits = Limits(max_rows=20)
     assert_no_trace(lambda net: held_out.scalars(net.backbone, net, limits))
 
@@ -299,7 +333,9 @@ def measure_held_out_on_each_process(rank: int, size: int, expected, expected_of
 
 
 def test_two_processes_have_the_spectra_of_one(worlds):
-    expected, expected_of_20 = spectra(IMAGES), spectra(IMAGES[:20])
+    # Each process keeps one of four of its 31 or 30 images.
+    every_fourth = [row for row in range(61) if row % 8 < 2]
+    expected, expected_of_20 = spectra(IMAGES), spectra(IMAGES[every_fourth])
     worlds(2).run(measure_held_out_on_each_process, expected, expected_of_20)
 
 
@@ -367,7 +403,8 @@ def test_the_reference_is_a_small_file(tmp_path):
 
 
 def test_patches_leave_no_trace_and_a_backbone_without_patches_has_none(tmp_path):
-    patches = Patches("held_out", DataLoader(Augmented(), 5, shuffle=True), tmp_path)
+    loader = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
+    patches = Patches("held_out", loader, tmp_path)
     assert_no_trace(lambda net: patches.scalars(net.backbone, net, 1))
     net = Net()
     assert patches.scalars(net.backbone, net, 1) == {}
