@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from support.read_loggers import accumulator, events, wandb_files
-from support.small_runs import SMALL, CutInEpoch, all_rows, configure, run
+from support.small_runs import SMALL, WATCHED, CutInEpoch, all_rows, configure, run
 
 from rdm_solo import loggers
 from rdm_solo.loggers import event_files
@@ -21,7 +21,7 @@ metadata = pytest.importorskip("tensorboard.plugins.hparams.metadata")
 BOTH = [*SMALL, "logger=[tensorboard,wandb]", "logger.wandb.offline=true"]
 
 # The names that every logger uses.
-NAMES = COLUMNS.keys() - {"epoch", "erank/logits", "train/loss_share", "rate/slope"}
+NAMES = COLUMNS.keys() - WATCHED - {"epoch", "erank/logits", "train/loss_share", "rate/slope"}
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from rdm_solo.ground.lightning import pl
+from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.train import compose
 from rdm_solo.train.run import run as train
+
+# Columns of images that only the user of a watch passes.
+WATCHED = {name for name in COLUMNS if "/held_out" in name or name.endswith("/patches")}
 
 QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
 
