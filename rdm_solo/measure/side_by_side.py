@@ -55,10 +55,10 @@ def measure(cfg: DictConfig) -> list[Scores]:
     size = cfg.dataset.image_size
     encoders = [load(name, size, cfg.pretrained, cfg.seed) for name in cfg.encoders]
     dataset, views = make_data(cfg)
-    count = cfg.images
-    if count is None:
-        channels = dataset.train.channels
-        count = min(affordable(encoder, channels, size, device) for encoder in encoders)
+    channels = dataset.train.channels
+    # All encoders try an image before the first one is measured.
+    most = min(affordable(encoder, channels, size, device) for encoder in encoders)
+    count = most if cfg.images is None else cfg.images
     out = Path(cfg.out)
     files.make_results_folder(out)
 

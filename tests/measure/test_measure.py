@@ -419,7 +419,7 @@ def test_the_page_has_every_number_and_the_files_agree(measure, tmp_path, caplog
 )
 def test_what_is_no_encoder_is_refused_in_a_sentence(name, words, measure, tmp_path, capsys):
     with pytest.raises(SystemExit), terminal.errors_without_traceback():
-        measure(name, out=tmp_path / "out")
+        measure(name, "images=20", out=tmp_path / "out")
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
