@@ -190,9 +190,11 @@ class Hook:
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
         self.watched = watched
         self.record = record
+        if record is not None:
+            # torch 2.15 fails to trace it, because it appends to a list. As a decorator, this would
+            # load the compiler, which takes seconds, with this module.
+            self.record = torch.compiler.disable(record)  # type: ignore[no-untyped-call]
 
-    # torch 2.15 fails to trace it, because it appends to a list.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, *call: Any) -> None:
         is_replica = getattr(module, "_is_replica", False)  # set by torch's replicate()
         if self.record is not None and (module is self.watched or is_replica):

@@ -15,6 +15,8 @@ STEPS = [
     ("rdm_solo.train.sweep", ["torch"], 24),
     ("rdm_solo.filters", ["torchmetrics", "pytorch_lightning"], 12),
     ("rdm_solo.theory", ["torchmetrics", "pytorch_lightning"], 16),
+    # torch._dynamo alone takes longer than everything else.
+    ("rdm_solo.watch", ["torch._dynamo", "torchmetrics", "torchvision", "lightning", "hydra"], 70),
     ("rdm_solo.callbacks.diagnostics", ["solo", "timm"], 24),
     ("rdm_solo.report", ["solo", "timm"], 100),
     ("rdm_solo.evaluate.figure5", ["solo", "timm"], 100),
