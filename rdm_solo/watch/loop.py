@@ -41,9 +41,9 @@ BOUNDS = Bounds()
 LIMITS = [field.name for field in fields(Limits)]
 
 ADVICE = (
-    "Check the loop first: the target must get no gradient (detach it), the online branch needs "
-    "its predictor, a momentum must lie between 0 and 1, and the heads need batch norm. Then try a "
-    "lower learning rate and a longer warm-up."
+    "Check the loop first: the target must get no gradient (detach it), {predictor}a momentum must "
+    "lie between 0 and 1, and the heads need batch norm. Then try a lower learning rate and a "
+    "longer warm-up."
 )
 
 
@@ -213,7 +213,7 @@ class Watch:
         self.epoch = self.folder.last_epoch + 1
         self.alarm = Alarm(
             bounds,
-            lambda kind, epoch: RULE[kind].remedy or ADVICE,
+            self._advise,
             lambda name, value: f"bounds=Bounds({name}={value})",
             self.folder.measured_epochs(),
             self.folder.warnings,
@@ -262,6 +262,13 @@ class Watch:
         if branches is None:
             raise UserError(parts.not_found_message(self.module))
         return ModuleObserver(self.module, branches)
+
+    def _advise(self, kind: str, epoch: int) -> str:
+        branches = self.recorder.observer.branches
+        predictor = ""
+        if branches is not None and branches.predictor:
+            predictor = "the online branch needs its predictor, "
+        return RULE[kind].remedy or ADVICE.format(predictor=predictor)
 
     def _log_parts(self, name: str, backbone: str | None) -> None:
         """Log which parts are watched."""
