@@ -49,6 +49,8 @@ class DecodeOptions:
         if self.resize is not None:
             most = 2 * SIDES[1]
             check_integer("dataset.resize", self.resize, self.image_size, most, alternative="null")
+        if self.workers is not None:
+            check_integer("dataset.workers", self.workers, 0, 256, alternative="null")
         if self.channels not in (1, 3):
             raise UserError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
         check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))

@@ -74,6 +74,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         check_integer("size (dataset.image_size)", self.size, *SIDES)
+        check_integer("num_crops", self.num_crops, 1)
         shares = (
             "flip",
             "jitter",
@@ -83,6 +84,8 @@ class Pipeline:
         )
         for name in shares:
             check_number(name, getattr(self, name), 0, 1)
+        for name in ("brightness", "contrast", "saturation", "rotate"):
+            check_number(name, getattr(self, name), 0)
         check_number("hue", self.hue, 0, 0.5)
         for name in ("crop_scale", "crop_ratio", "blur_sigma"):
             interval = getattr(self, name)

@@ -192,8 +192,11 @@ def epoch_axes(axes: Axes, label: str) -> None:
     """Label axes over epochs; call it after drawing."""
     style.y_label(axes, label)
     style.integer_axis(axes, "epoch")
-    if axes.lines and axes.dataLim.xmin == 0:
-        axes.set_xlabel("epoch (0: before training)")
+    if axes.lines:
+        first, last = axes.dataLim.intervalx
+        style.end_ticks_at(axes, first, last)
+        if first == 0:
+            axes.set_xlabel("epoch (0: before training)")
     style.mark_empty(axes, f"{label}\nwas not measured")
 
 

@@ -234,6 +234,15 @@ def integer_axis(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_locator(locator)
 
 
+def end_ticks_at(axes: Axes, first: float, last: float) -> None:
+    """Put the last tick of the x axis at ``last``, with ticks at integers before it."""
+    ticks = axes.xaxis.get_major_locator().tick_values(first, last)
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1
+    # A tick closer than this would touch the label of the last one.
+    kept = [tick for tick in ticks if first <= tick <= last - 0.6 * step]
+    axes.set_xticks([*kept, last])
+
+
 def start_at_zero(axes: Axes) -> None:
     """Start the y axis at zero, with room above a constant line."""
     _, top = axes.get_ylim()

@@ -85,6 +85,9 @@ def _choose(cfg: DictConfig, run: RunFolder | None) -> ChosenFilter:
             "If you trust it, pass filter.function yourself."
         )
     if not chosen.spectral and chosen.name != "identity":
+        if run is not None and "name" not in passed:
+            reason = run.description.no_filter or "its filter is learned"
+            raise UserError(f"{run.folder} has no filter to draw: {reason}.")
         raise UserError(
             f"filter={chosen.name} is not a function of singular values, so it has no curve before "
             "training. The filter of a trained run is in its report."

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo.ground.errors import UserError, first_line
-from rdm_solo.methods.chosen_filter import ChosenFilter, exponent
+from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files
 from rdm_solo.runs.files import CONFIG, OVERRIDES, write_atomically, writing
 
@@ -126,7 +126,9 @@ def title(cfg: DictConfig) -> str:
     chosen = ChosenFilter.from_config(cfg)
     if not chosen.absent:
         words.append(chosen.label)
-    if chosen.p is not None:
-        words.append(f"p = {exponent(chosen.p)}")
+    if OmegaConf.is_config(cfg.p):
+        words.append("p scheduled")
+    elif cfg.p is not None:
+        words.append(f"p = {cfg.p:g}")
     words.append(cfg.dataset.name)
     return ", ".join(words)

@@ -35,6 +35,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "overwrite": (check_bool,),
     "knn.k": (check_integer, 1),
     "knn.every_n_epochs": (check_integer, 0),
+    "knn.temperature": (check_number, 1e-6),
     "checkpoint.every_n_epochs": (check_integer, 1),
     "checkpoint.keep": (check_integer, 0),
     "checkpoint.best": (check_bool,),

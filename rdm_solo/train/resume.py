@@ -47,6 +47,8 @@ def expand(argv: Sequence[str]) -> list[str]:
             _check(options, passed)
         return ["-m", *merged.values(), f"hydra.sweep.dir={path}"]
 
+    if not folder.is_dir():
+        raise UserError(f"resume={folder}: there is no such folder.")
     if not (folder / OVERRIDES).is_file():
         raise UserError(f"resume={folder} has no {OVERRIDES}; pass the folder of a run.")
     merged = _merge(saved_config.overrides(folder), passed)

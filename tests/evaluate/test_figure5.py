@@ -1,6 +1,7 @@
 """Figure 5 from real checkpoints, against float64 numbers that are put together by hand."""
 
 import itertools
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -236,3 +237,11 @@ def test_more_rows_than_an_epoch_has_come_from_the_next(trained):
     assert len(others) == 6, "an epoch has four batches"
     for crop in others:
         assert not torch.equal(crop, first)
+
+
+def test_a_symmetric_method_is_an_error(trained, tmp_path):
+    folder = Path(shutil.copytree(trained / "simsiam", tmp_path / "simsiam"))
+    config = folder / ".hydra" / "config.yaml"
+    config.write_text(config.read_text().replace("name: simsiam", "name: symsimsiam"))
+    with pytest.raises(ValueError, match="SymSimSiam"):
+        measure(folder)

@@ -141,6 +141,16 @@ def test_long_runs_and_large_spectra_cover_nothing():
     assert 10 < markers <= 20
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 15, 24, 100])
+def test_the_last_tick_is_the_last_epoch(epochs):
+    (axes,) = draw("losses", run(epochs=epochs)).axes
+    ticks = axes.get_xticks()
+    assert ticks[-1] == epochs
+    assert all(tick == round(tick) >= 1 for tick in ticks)
+    assert len(ticks) <= 6
+    assert axes.get_xlabel() == "epoch"
+
+
 def test_the_untrained_network_is_epoch_0():
     untrained = {"erank/target": 8.0, "erank/online": 7.0}
     (axes,) = draw("effective_rank", replace(run(**ranks([4, 3, 2])), untrained=untrained)).axes

@@ -82,7 +82,7 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
         ([], "give filter=..., run=RUN_FOLDER, or both"),
         (["p=-1", f"run={run}"], "needs a filter"),
         (["filter=learnable"], "filter=learnable is not a function"),
-        ([f"run={learned}"], "filter=learnable is not a function"),
+        ([f"run={learned}"], "its filter is learned"),
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
         ([f"run={hostile}"], "function=os.getcwd, which is not part of this package"),
         ([f"run={tmp_path}"], "is not a run folder"),

@@ -115,7 +115,7 @@ def test_the_stem_follows_the_views(size, stem):
     [
         ("hydra.run.dir=blocked/run", "is not writable"),
         ("hydra.run.dir=", "hydra.run.dir is empty"),
-        ("resume=nowhere", "resume=nowhere has no"),
+        ("resume=nowhere", "resume=nowhere: there is no such folder"),
     ],
 )
 def test_a_wrong_folder_is_refused_in_one_line(argument, message, tmp_path, train):
