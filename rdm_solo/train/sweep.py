@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import shlex
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,10 +104,19 @@ def start(hydra: Any, metric: str, starter: Starter, variables: Mapping[str, str
         return runs.load(folder).last(metric)
     if not (folder / CONFIG).is_file():  # otherwise the run itself has recorded why it failed
         folder.mkdir(parents=True, exist_ok=True)
-        # Its text names the exit status or the signal that ended the process.
-        error = subprocess.CalledProcessError(status, folder.name)
-        ownership.record_failure(folder, reason or str(error))
+        ownership.record_failure(folder, reason or _cause(status))
     return math.nan
+
+
+def _cause(status: int) -> str:
+    """Describe the status of a process that failed; a negative one is the signal that ended it.
+
+    >>> _cause(-15), _cause(3)
+    ('ended by SIGTERM', 'exit status 3')
+    """
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    return f"exit status {status}"
 
 
 def announce_resume(folder: str) -> None:
