@@ -6,7 +6,7 @@ import sys
 
 from rdm_solo import __version__
 from rdm_solo.cli import terminal
-from rdm_solo.ground.errors import UserError, suggest
+from rdm_solo.ground.errors import suggest
 
 COMMANDS = {
     "train": "pretrain with a predictor, a spectral filter, or none",
@@ -38,7 +38,7 @@ def main() -> None:
             print("\nrdm-solo COMMAND --help explains a command's options.")
         else:
             hint = suggest(name, COMMANDS) or "; rdm-solo --help lists them"
-            raise UserError(f"unknown command {name!r}{hint}")
+            terminal.fail(f"unknown command {name!r}{hint}")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,18 @@ Names are imported on first use, so that a command loads only the callbacks that
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdm_solo import import_on_first_use
+
+if TYPE_CHECKING:
+    from rdm_solo.callbacks.checkpointing import Checkpoints
+    from rdm_solo.callbacks.diagnostics import CollapseWatch, Diagnostics
+    from rdm_solo.callbacks.epoch_reports import Progress, SkippedImages
+    from rdm_solo.callbacks.knn import WeightedKNN
+    from rdm_solo.callbacks.logged import Health, StepScalars
+    from rdm_solo.callbacks.measurement import EpochTable
+    from rdm_solo.callbacks.pictures import Pictures, RankFigure
 
 __all__ = [
     "Checkpoints",

@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import NoReturn
 
 from rdm_solo.ground.errors import UserError
 
@@ -48,6 +49,12 @@ def silence_third_party() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
+def fail(message: str) -> NoReturn:
+    """Print one sentence and exit with status 2."""
+    sys.stderr.write(f"error: {message}\n")  # one write keeps processes' lines apart
+    raise SystemExit(2)
+
+
 @contextlib.contextmanager
 def errors_without_traceback() -> Iterator[None]:
     """Exit without a traceback on Ctrl-C, on errors that the user can fix, and if output is closed.
@@ -66,8 +73,7 @@ def errors_without_traceback() -> Iterator[None]:
             if sys.stdout is not None:  # closed by the shell
                 sys.stdout.flush()  # a short output is written only now
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")  # one write keeps processes' lines apart
-        raise SystemExit(2) from None
+        fail(str(error))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:

@@ -47,6 +47,10 @@ class Protocol:
         check_choice("schedule", self.schedule, ("step", "cosine"))
         check_integer("epochs", self.epochs, 1)
         check_integer("batch_size", self.batch_size, 1)
+        check_number("lr", self.lr, 0)
+        check_number("momentum", self.momentum, 0, 1)
+        check_number("weight_decay", self.weight_decay, 0, 1)
+        check_number("gamma", self.gamma, 0, 1)
         for share in self.milestones:
             check_number("each of milestones (shares of the epochs)", share, above=0, maximum=1)
 

@@ -10,10 +10,11 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.report import figures
 from rdm_solo.report.judged import Setting, compared_evaluations, evaluations, judge
 from rdm_solo.report.page import page
+from rdm_solo.report.tables import relative
 from rdm_solo.runs import files
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.folder import RunFolder, scan
-from rdm_solo.runs.groups import format_latest, relative, run_name, started_groups, text_table
+from rdm_solo.runs.groups import format_latest, run_name, started_groups, text_table
 
 NAME = "report.html"
 REQUIRED = ("erank/gap", "feature/variance", "train/loss")

@@ -1,10 +1,12 @@
 """The contents of the report's tables: columns, caveats, what was run, and the paper's numbers."""
 
 import contextlib
+import os
 import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -24,7 +26,7 @@ from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import RunFolder
-from rdm_solo.runs.groups import mean_std, relative
+from rdm_solo.runs.groups import mean_std
 from rdm_solo.runs.settings import MODEL
 from rdm_solo.runs.settings import settings as setting_options
 
@@ -170,6 +172,17 @@ def commands(settings: Sequence[Setting]) -> list[str]:
             values = ",".join(map(str, sorted(numbers)))
             lines.append(shlex.join([*words, *passed, f"seed={values}"]))
     return lines
+
+
+def relative(paths: Sequence[Path]) -> list[str]:
+    """Return the paths relative to their common parent folder.
+
+    >>> relative([Path("runs/byol/30"), Path("runs/swav/30")])
+    ['byol/30', 'swav/30']
+    """
+    absolute = list(map(os.path.abspath, paths))
+    shared = os.path.commonpath(map(os.path.dirname, absolute))
+    return [os.path.relpath(path, shared) for path in absolute]
 
 
 def paper_rows(settings: Sequence[Setting]) -> list[dict[str, str]]:

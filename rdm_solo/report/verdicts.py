@@ -184,8 +184,7 @@ def _leads(run: RunFolder, gaps: np.ndarray, healthy: bool) -> Outcome:
     if share < 0.95:
         return Outcome("in most epochs" if share > 0.5 else "in half of the epochs")
     answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
-    one_network = not (run.description.momentum or run.description.neighbours)
-    if one_network and gap_direction(run) == 1:
+    if filter_causes_gap(run):
         answer += " (caused by the filter)"
     # A gap proves nothing after a collapse, without a filter, or if the filter may act either way.
     if not healthy or unfiltered(run) or gap_direction(run) == 0:
@@ -324,3 +323,10 @@ def unfiltered(run: RunFolder) -> bool:
 def gap_direction(run: RunFolder) -> int | None:
     """Return the sign of the gap that a fixed filter causes; 0: unknown; None: no fixed filter."""
     return None if run.description.softmax else run.chosen_filter.direction(run.p)
+
+
+def filter_causes_gap(run: RunFolder) -> bool:
+    """Return whether the branches share one network and a fixed filter makes the target lead."""
+    if run.description.momentum or run.description.neighbours:
+        return False
+    return gap_direction(run) == 1

@@ -241,21 +241,20 @@ def by_setting(runs: Sequence[RunFolder]) -> list[Group]:
             if len(seeds) == len(members):
                 add(label, words, members)
                 continue
-            names = relative([run.folder for run in members])
-            for run, name in zip(members, names):
+            for run, name in zip(members, _folder_names(members)):
                 add(label, [*words, name], [run])
     return list(groups.values())
 
 
-def relative(paths: Sequence[Path]) -> list[str]:
-    """Return the paths relative to their common parent folder.
-
-    >>> relative([Path("runs/byol/30"), Path("runs/swav/30")])
-    ['byol/30', 'swav/30']
-    """
-    absolute = list(map(os.path.abspath, paths))
-    shared = os.path.commonpath(map(os.path.dirname, absolute))
-    return [os.path.relpath(path, shared) for path in absolute]
+def _folder_names(runs: Sequence[RunFolder]) -> list[str]:
+    """Return the ends of the folders' paths, long enough to tell them apart."""
+    paths = [Path(os.path.abspath(run.folder)).parts for run in runs]
+    names: list[str] = []
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def started_groups(runs: Sequence[RunFolder]) -> list[Group]:

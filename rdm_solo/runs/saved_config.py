@@ -48,9 +48,13 @@ def _without_resolvers(raw: Any, resolved: Any) -> Any:
 def config_path(folder: Path) -> Path:
     """Return the path of a run's config; raise UserError if there is none."""
     path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} is not a run folder: it holds no {CONFIG}; pass that of one run")
-    return path
+    if path.is_file():
+        return path
+    message = f"{folder} is not a run folder: it holds no {CONFIG}"
+    runs = sorted(str(config.parents[1]) for config in folder.glob(f"*/{CONFIG}"))
+    if runs:
+        message += "; it is a sweep or another folder of runs, so pass one:"
+    raise UserError("\n    ".join([message, *runs]))
 
 
 def run_config(folder: Path) -> DictConfig:

@@ -31,6 +31,7 @@ def _check_devices(name: str, value: object) -> None:
 CHECKS: dict[str, tuple[Any, ...]] = {
     "batch_size": (check_integer, 2),
     "max_epochs": (check_integer, 1),
+    "threads": (check_integer, 1),
     "seed": (check_integer, 0, 2**32 - 1),
     "overwrite": (check_bool,),
     "knn.k": (check_integer, 1),
@@ -39,6 +40,10 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "checkpoint.every_n_epochs": (check_integer, 1),
     "checkpoint.keep": (check_integer, 0),
     "checkpoint.best": (check_bool,),
+    "diagnostics.max_rows": (check_integer, 1),
+    "diagnostics.max_dim": (check_integer, 1),
+    "diagnostics.max_features_dim": (check_integer, 0),
+    "diagnostics.sample": (check_integer, 1),
     "diagnostics.every_n_epochs": (check_integer, 0),
     "pictures.every_n_epochs": (check_integer, 0),
     "optimizer.name": (check_choice, ("sgd", "lars", "adam", "adamw")),
@@ -75,12 +80,15 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.num_nodes": (check_integer, 1),
     "trainer.accumulate_grad_batches": (check_integer, 1),
     "trainer.sync_batchnorm": (check_bool,),
+    "trainer.gradient_clip_val": (check_number, 0),
     "trainer.enable_progress_bar": (check_bool,),
     "watch.stop": (check_bool,),
 }
 # A value that an option may have besides those that its check allows.
 ALTERNATIVES: dict[str, str | None] = {
+    "threads": None,
     "trainer.sync_batchnorm": None,
+    "trainer.gradient_clip_val": None,
     "backbone.kwargs.zero_init_residual": None,
     "checkpoint.keep": "all",
     "watch.stop": "notes",

@@ -15,8 +15,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import loggers
-from rdm_solo.callbacks.checkpointing import Checkpoints
-from rdm_solo.callbacks.diagnostics import CollapseWatch
+from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.callbacks.logged import RunEnd
 from rdm_solo.collapse.advice import RunSettings, config_warnings
