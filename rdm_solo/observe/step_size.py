@@ -49,10 +49,10 @@ class StepSize:
     def change(self) -> float:
         """Return the change since the last call, or 0 if there was no forward pass before."""
         self.end()
-        if self._weights is None:
-            return 0.0
         before = self._weights
         self._weights = self._sample()
+        if before is None:  # a method of the module is called instead of its forward
+            return 0.0
         norm = before.norm()
         return float((self._weights - before).norm() / norm) if norm > 0 else 0.0
 

@@ -287,6 +287,18 @@ def test_a_network_of_which_only_biases_are_trained_takes_no_large_step():
     assert 0 < steps.change() < 0.01
 
 
+def test_a_network_whose_forward_is_not_called_is_measured_from_the_second_step_on():
+    layer = nn.Linear(2, 2)
+    steps = StepSize(layer)
+    changes = []
+    for _ in range(2):
+        layer.forward(torch.ones(1, 2))
+        for parameter in layer.parameters():
+            parameter.data *= 3
+        changes.append(steps.change())
+    assert changes == pytest.approx([0, 2])
+
+
 def test_a_loss_that_is_not_finite_is_reported(tmp_path):
     with Watch(tmp_path, SimSiam(), stop=True) as watch:
         for loss in (0.5, math.nan, 0.5):
