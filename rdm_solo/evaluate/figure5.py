@@ -77,6 +77,8 @@ def measure(run: "RunFolder", rows: int = 4096) -> Figure5:
     from rdm_solo.evaluate import finished_run  # imports solo-learn
 
     design = run.description.asymmetry
+    if design not in DESIGNS:
+        raise ValueError(f"{run.description.label} has no asymmetric design.")
     finished = finished_run.load(run)
     with torch.no_grad():
         curves, note = DESIGNS[design](finished, rows)
