@@ -90,6 +90,7 @@ def test_the_plan_draws_the_recorded_options():
             assert " ".join(drawn) == recorded.loc[name, "options"]
 
 
+@pytest.mark.long
 def test_every_run_of_the_transformer_has_256_or_more_outputs():
     runs = [run for run in plan.all_runs().values() if run.part == plan.VIT]
     for run in runs:
