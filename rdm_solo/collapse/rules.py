@@ -84,8 +84,7 @@ class Bounds:
     """When to report a collapse; ``None`` switches a rule off.
 
     In the first ``warmup`` epochs values often drop and recover, so only negative gaps and drops in
-    accuracy are judged. ``loss`` is judged only in runs of this package, because the loss of
-    another loop may contain other terms.
+    accuracy are judged. ``loss`` is judged if the number of softmax outputs is known.
     """
 
     spread: float | None = 0.1

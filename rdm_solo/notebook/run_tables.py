@@ -53,9 +53,21 @@ class Run:
         self.folder = Path(folder).expanduser()
         self.reload()
 
+    @classmethod
+    def from_read(cls, run: runs.RunFolder) -> "Run":
+        """Create a run from one that :mod:`rdm_solo.runs` has read."""
+        new = cls.__new__(cls)
+        new._set(run)
+        return new
+
     def reload(self) -> "Run":
         """Read the folder again to include newly finished epochs, and return this run."""
-        self._run = run = runs.load(self.folder)
+        self._set(runs.load(self.folder))
+        return self
+
+    def _set(self, run: runs.RunFolder) -> None:
+        self._run = run
+        self.folder = run.folder
         self.label = run.label
         self.method = run.method
         self.filter = run.filter
@@ -69,7 +81,6 @@ class Run:
         self.summary = dict(run.summary)
         self.untrained = dict(run.untrained)
         self.spectra = dict(run.spectra)
-        return self
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of one measured epoch, by default the last."""

@@ -60,7 +60,7 @@ class Sweep:
     @property
     def runs(self) -> list[Run]:
         """All runs, including those without a finished epoch."""
-        return [Run(run.folder) for run in self._runs]
+        return [Run.from_read(run) for run in self._runs]
 
     @property
     def problems(self) -> list[str]:
@@ -143,8 +143,8 @@ class Sweep:
             values = setting.last(column)
             is_chosen = dataset in (None, setting.group.first.dataset)
             if is_chosen and setting.ranked and values:
-                members = tuple(Run(run.folder) for run in setting.counted)
-                ranked.append(Best(setting.label, column, *_moments(values), members))
+                runs = map(Run.from_read, setting.counted)
+                ranked.append(Best(setting.label, column, *_moments(values), tuple(runs)))
         if not ranked:
             raise UserError(
                 f"no setting with a healthy run has a value of {column}: see problems and verdicts."

@@ -81,7 +81,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     def _stop_trainer(self, trainer: Any, watch: Watch) -> None:
         if self.stop and watch.stop_reason and not trainer.should_stop:
             trainer.should_stop = True
-            watch.folder.stopped = f"stop=True: {watch.stop_reason}"
+            watch.record_stop()
 
     def _logged_scalars(self, trainer: Any, watch: Watch) -> dict[str, float]:
         """Return the accuracies and the loss that the module logged in this epoch."""

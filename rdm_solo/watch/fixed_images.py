@@ -29,6 +29,7 @@ from rdm_solo.spectra.epoch_summary import finite_scalars
 
 log = logging.getLogger("rdm_solo")
 
+KNN = "val/knn_acc1"
 # Batch size for images that are given as a tensor.
 BATCH = 512
 # Most cosines between patches that are kept: 3 MB in float16.
@@ -290,3 +291,39 @@ class Patches(UserImages):
             save = partial(np.savez, grams=grams, epoch=epoch, images=images)
             write_atomically(self.path, save)
         return grams
+
+
+class FixedImages:
+    """The images that a user passed to a watch: labelled ones, held-out ones, or both.
+
+    Patches are measured on the first of the held-out or, without these, of the labelled images.
+    """
+
+    def __init__(self, labelled: tuple[Any, Any] | None, held_out: Any, folder: Path) -> None:
+        self.labelled: LabelledImages | None = None
+        self.held_out: HeldOut | None = None
+        self.patches: Patches | None = None
+        if labelled is not None:
+            self.labelled = LabelledImages(*labelled)
+            self.patches = Patches("labelled", labelled[1], folder)
+        if held_out is not None:
+            self.held_out = HeldOut("held_out", held_out)
+            self.patches = Patches("held_out", held_out, folder)
+
+    @property
+    def classes(self) -> int | None:
+        """Return the number of classes of labelled images; None if there are none."""
+        return None if self.labelled is None else self.labelled.classes
+
+    def scalars(
+        self, backbone: nn.Module | None, module: nn.Module, limits: Limits, epoch: int
+    ) -> dict[str, float]:
+        """Return the scalars by column name; epoch 0 is the untrained network."""
+        scalars = {}
+        if self.labelled is not None:
+            scalars[KNN] = self.labelled.accuracy(backbone, module)
+        if self.held_out is not None:
+            scalars |= self.held_out.scalars(backbone, module, limits)
+        if self.patches is not None:
+            scalars |= self.patches.scalars(backbone, module, epoch)
+        return scalars

@@ -73,10 +73,9 @@ class WatchTrainerCallback(TrainerCallback):  # type: ignore[misc]
         self._stop_trainer(control)
 
     def _stop_trainer(self, control: Any) -> None:
-        reason = self.watch.stop_reason
-        if self.stop and reason:
+        if self.stop and self.watch.stop_reason:
             control.should_training_stop = True
-            self.watch.folder.stopped = f"stop=True: {reason}"
+            self.watch.record_stop()
 
     def on_train_end(self, *event: Any, **objects: Any) -> None:
         self._close()

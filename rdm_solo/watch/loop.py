@@ -28,7 +28,7 @@ from rdm_solo.observe.recorder import EpochRow, Limits, Recorder
 from rdm_solo.observe.step_size import LARGE, StepSize
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.epoch_line import epoch_line
-from rdm_solo.watch.fixed_images import HeldOut, LabelledImages, Patches
+from rdm_solo.watch.fixed_images import KNN, FixedImages
 from rdm_solo.watch.watch_folder import WatchFolder, plain_settings
 
 log = logging.getLogger("rdm_solo")
@@ -36,7 +36,6 @@ log = logging.getLogger("rdm_solo")
 # The columns that the user can pass to end_epoch; all others are measured.
 USER_SCALARS = [c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss"]
 
-KNN = "val/knn_acc1"
 BOUNDS = Bounds()
 LIMITS = [field.name for field in fields(Limits)]
 
@@ -238,15 +237,7 @@ class Watch:
         if checks and observer.branches is not None:
             self._checks = LoopChecks(self.module, observer.branches, views)
         self._step_size = StepSize(observer.backbone or self.module) if checks else None
-        self.labelled: LabelledImages | None = None
-        self.held_out: HeldOut | None = None
-        self.patches: Patches | None = None  # of the first images of one of these
-        if labelled is not None:
-            self.labelled = LabelledImages(*labelled)
-            self.patches = Patches("labelled", labelled[1], self.folder.folder)
-        if held_out is not None:
-            self.held_out = HeldOut("held_out", held_out)
-            self.patches = Patches("held_out", held_out, self.folder.folder)
+        self.images = FixedImages(labelled, held_out, self.folder.folder)
         # A number in a new folder: an earlier start trained without a watch.
         is_trained = resume is not True and resume > 0
         if not self.folder.rows and not is_trained:
@@ -300,22 +291,14 @@ class Watch:
         row = EpochRow(0, self._measure_images(0))
         if not row.scalars:
             return
-        classes = None if self.labelled is None else self.labelled.classes
-        self.folder.add_untrained(row, classes)
-        self.alarm.epochs.append(row.measured(classes))
+        self.folder.add_untrained(row, self.images.classes)
+        self.alarm.epochs.append(row.measured(self.images.classes))
         self._log_line(row, is_best=False)
 
     def _measure_images(self, epoch: int) -> dict[str, float]:
         """Return the scalars of the user's images."""
         backbone = self.recorder.observer.backbone
-        scalars = {}
-        if self.labelled is not None:
-            scalars[KNN] = self.labelled.accuracy(backbone, self.module)
-        if self.held_out is not None:
-            scalars |= self.held_out.scalars(backbone, self.module, self.recorder.limits)
-        if self.patches is not None:
-            scalars |= self.patches.scalars(backbone, self.module, epoch)
-        return scalars
+        return self.images.scalars(backbone, self.module, self.recorder.limits, epoch)
 
     def _begin_epoch(self) -> None:
         self._started = time.monotonic()
@@ -398,9 +381,13 @@ class Watch:
         if self.recorder.latest is not None:  # with dump=True
             self.folder.write_outputs(epoch, self.recorder.latest)
         if self.stop:
-            self.folder.stopped = f"stop=True: {reason}"
+            self.record_stop()
             self.folder.summarize(self.recorder.device)
             raise Collapsed(f"{reason} in epoch {epoch}, and Watch was created with stop=True")
+
+    def record_stop(self) -> None:
+        """Keep for the report why the loop stops."""
+        self.folder.stopped = f"stop=True: {self.stop_reason}"
 
     def end_epoch(
         self, scalars: Mapping[str, float] | None = None, /, **keywords: float

@@ -18,3 +18,22 @@ def test_a_stuck_loss_may_start_to_move(sign, change, jumps):
         record.add(loss)
     record.read()
     assert len(record.jumps) == jumps
+
+
+STEPS = torch.arange(3000)
+NOISE = torch.randn(3000, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [NOISE, (-STEPS / 500).exp() + 0.01 * NOISE, -1 + 1e-7 * NOISE],
+    ids=["noise", "decay", "constant"],
+)
+def test_noise_is_no_jump(losses):
+    record = LossRecord()
+    for loss in losses:
+        record.add(loss)
+    record.read()
+    assert record.count == 3000
+    assert record.total == pytest.approx(float(losses.double().sum()), rel=1e-9, abs=1e-9)
+    assert not record.jumps

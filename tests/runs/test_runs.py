@@ -121,6 +121,12 @@ def test_a_sweep_is_its_runs_in_their_order(tmp_path):
     assert exponents == [*range(0, -11, -1), 1]
 
 
+def test_a_sweep_is_no_run_and_its_runs_are_named(tmp_path):
+    write(tmp_path / "sweep" / "0_simsiam")
+    with pytest.raises(UserError, match="0_simsiam"):
+        runs.load(tmp_path / "sweep")
+
+
 @pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: [1]"])
 def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tmp_path):
     good = write(tmp_path / "good")

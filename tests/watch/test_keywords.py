@@ -71,24 +71,6 @@ def test_a_jump_of_the_loss_is_reported_with_its_step(tmp_path, caplog):
     assert "step 121 of epoch 1 and in 1 other steps" in warning["text"]
 
 
-@pytest.mark.parametrize("losses", ["noise", "decay", "constant"])
-def test_losses_without_a_jump_give_no_note(tmp_path, losses):
-    with Watch(tmp_path, SimSiam()) as watch:
-        rng = torch.Generator().manual_seed(0)
-        for step in range(3000):
-            if step % 100 == 0:  # hooks need a call now and then
-                siamese_step(watch.module, batches()[0])
-            value = {
-                "noise": torch.randn((), generator=rng),
-                "decay": math.exp(-step / 500) + 0.01 * torch.randn((), generator=rng),
-                "constant": torch.tensor(-1.0) + 1e-7 * torch.rand((), generator=rng),
-            }[losses]
-            watch.losses.add(value)
-        watch.losses.read()
-        assert watch.losses.count == 3000
-        assert not watch.losses.jumps
-
-
 class Student(nn.Module):
     """A student and a teacher whose heads end in 64 prototypes, as in DINO."""
 
