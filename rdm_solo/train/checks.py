@@ -38,6 +38,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "knn.every_n_epochs": (check_integer, 0),
     "knn.temperature": (check_number, 1e-6),
     "checkpoint.every_n_epochs": (check_integer, 1),
+    "checkpoint.min_seconds": (check_number, 0),
     "checkpoint.keep": (check_integer, 0),
     "checkpoint.best": (check_bool,),
     "diagnostics.max_rows": (check_integer, 1),
@@ -54,6 +55,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "optimizer.trust_coeff": (check_number, 0),
     "optimizer.trust_clip": (check_bool,),
     "optimizer.exclude_bias_n_norm": (check_bool,),
+    "optimizer.fused": (check_bool,),
     "scheduler.warmup_epochs": (check_number, 0),
     "scheduler.warmup_start_lr": (check_number, 0),
     "scheduler.min_lr": (check_number, 0),
@@ -75,6 +77,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "method.momentum.final_tau": (check_number, 0, 1),
     "method.momentum.classifier": (check_bool,),
     "trainer.precision": (check_choice, PRECISIONS),
+    "trainer.benchmark": (check_bool,),
     "trainer.accelerator": (check_choice, ACCELERATORS),
     "trainer.devices": (_check_devices,),
     "trainer.num_nodes": (check_integer, 1),
@@ -87,6 +90,11 @@ CHECKS: dict[str, tuple[Any, ...]] = {
 # A value that an option may have besides those that its check allows.
 ALTERNATIVES: dict[str, str | None] = {
     "threads": None,
+    "checkpoint.every_n_epochs": None,
+    "checkpoint.min_seconds": None,
+    "optimizer.fused": None,
+    "trainer.benchmark": None,
+    "trainer.precision": None,
     "trainer.sync_batchnorm": None,
     "trainer.gradient_clip_val": None,
     "backbone.kwargs.zero_init_residual": None,
@@ -134,6 +142,8 @@ def check(cfg: DictConfig) -> None:
             f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} cannot be combined with "
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
+    if cfg.optimizer.fused and cfg.optimizer.name == "lars":
+        raise UserError("optimizer.fused=true: lars has no fused version; leave it out.")
     _check_filter(cfg)
     loggers = sorted(packages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
     packages.check_installed(f"logger={','.join(loggers)}", *loggers)

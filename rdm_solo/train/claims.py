@@ -60,8 +60,10 @@ def claim(
 def _lock(
     cfg: DictConfig, folder: Path, filter_batch: int, overrides: Sequence[str]
 ) -> Iterator[Start]:
-    if cfg.overwrite and (folder / CONFIG).is_file() and not _is_unfinished(cfg, folder):
-        ownership.set_aside(folder)
+    if cfg.overwrite and (folder / CONFIG).is_file():
+        earlier = earlier_config(cfg, folder)
+        if earlier is None or settings.differences(earlier, cfg):
+            ownership.set_aside(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):
@@ -92,12 +94,19 @@ def _lock(
                 handler.close()
 
 
-def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
-    """Return whether this command, with overwrite=true, started the folder's unfinished run."""
+def earlier_config(cfg: DictConfig, folder: Path) -> DictConfig | None:
+    """Return the config of the folder's run; None if there is none or ``cfg`` replaces it.
+
+    With overwrite=true only an unfinished run that was started in the same way is not replaced.
+    """
+    if not (folder / CONFIG).is_file():
+        return None
     earlier = saved_config.run_config(folder)
-    if not earlier.get("overwrite") or settings.differences(earlier, cfg):
-        return False
-    return not files.read_object(folder, SUMMARY).get("finished")
+    if cfg.overwrite:
+        has_finished = files.read_object(folder, SUMMARY).get("finished")
+        if has_finished or not earlier.get("overwrite"):
+            return None
+    return earlier
 
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:

@@ -50,6 +50,14 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["backbone.name=resnet19"], "did you mean 'resnet18'"),
         (["+callbacks.mine=3"], "Cannot instantiate"),
         (["+callbacks.knn.every=3"], "callbacks.knn cannot be built"),
+        (
+            ["optimizer.name=lars", "optimizer.fused=true"],
+            "lars has no fused version",
+        ),
+        (
+            ["trainer.precision=16"],
+            "trainer.precision must be one of 32-true, 16-mixed, ",
+        ),
         (["watch.spread=2"], "watch.spread must be a number from 0 to 1"),
         (["method=swav", "filter=online_log"], "method=swav takes no filter, since its"),
         (["method=simsiam", "filter=none"], "method=simsiam needs a filter"),
