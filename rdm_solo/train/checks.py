@@ -139,7 +139,13 @@ def check(cfg: DictConfig) -> None:
     packages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
-        as_schedule(p, epochs=cfg.max_epochs)
+        schedule = as_schedule(p, epochs=cfg.max_epochs)
+        last = max(schedule.exponents)
+        if schedule.kind == "steps" and last > cfg.max_epochs:
+            raise UserError(
+                f"p's step in epoch {last} would never take effect, because "
+                f"max_epochs={cfg.max_epochs}: move it or leave it out."
+            )
 
 
 def _check_filter(cfg: DictConfig) -> None:

@@ -28,7 +28,7 @@ GREY = [
     "method.kwargs.proj_hidden_dim=16",
 ]
 METHODS = {
-    "simsiam": ["filter=target_pow"],
+    "simsiam": ["filter=target_pow", "p={schedule: steps, 1: -0.5, 2: 0, 3: -1}"],
     "byol": ["method.momentum.classifier=true", "filter=online_pow", "filter.momentum=0.9"],
     "swav": ["method.kwargs.queue_size=64", "method.kwargs.epoch_queue_starts=0"],
     "dino": ["method.kwargs.num_prototypes=8"],
