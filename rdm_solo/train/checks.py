@@ -34,6 +34,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "threads": (check_integer, 1),
     "seed": (check_integer, 0, 2**32 - 1),
     "overwrite": (check_bool,),
+    "share_epochs": (check_bool,),
     "knn.k": (check_integer, 1),
     "knn.every_n_epochs": (check_integer, 0),
     "knn.temperature": (check_number, 1e-6),
@@ -126,6 +127,11 @@ def check(cfg: DictConfig) -> None:
         raise UserError(
             "checkpoint.best=true would be ignored, because no kNN accuracy is measured with "
             "knn.every_n_epochs=0."
+        )
+    if cfg.share_epochs and cfg.checkpoint.best:
+        raise UserError(
+            "share_epochs=true cannot be combined with checkpoint.best=true: the best checkpoint "
+            "may be the other run's."
         )
     # solo-learn would clip gradients before they are unscaled or fully accumulated.
     unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
