@@ -1,0 +1,104 @@
+"""The figure of runs whose p changes in steps, against runs that keep their first p."""
+
+from collections import defaultdict
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rdm_solo.plots import style
+from rdm_solo.plots.across_settings import accuracy
+from rdm_solo.plots.epochs import ACCURACIES, axis_label, draw_curve, epoch_axes
+from rdm_solo.plots.plot import Groups, Plot
+from rdm_solo.runs.folder import RunFolder
+from rdm_solo.runs.groups import Curve, Group, by_epoch, over_seeds
+
+RANK = "erank/online"
+
+
+def _exponents(group: Group) -> dict[str, str]:
+    """Return p's options: the exponent as ``p``, or the kind and entries of its schedule."""
+    setting = group.first.setting
+    return {name: setting[name] for name in setting if name == "p" or name.startswith("p.")}
+
+
+def _switches(group: Group) -> list[int]:
+    """Return the epochs in which p changes in steps."""
+    exponents = _exponents(group)
+    if exponents.pop("p.schedule", None) != "steps":
+        return []
+    epochs = [int(name.removeprefix("p.")) for name in exponents]
+    return epochs[1:]
+
+
+def _by_unswitched(groups: Groups) -> dict[Group, list[Group]]:
+    """Return each setting whose p is constant, with the settings that switch from this p."""
+    constant = {}
+    switched = defaultdict(list)
+    for group in groups:
+        exponents = _exponents(group)
+        others = group.first.setting.items() - exponents.items()
+        p = exponents.get("p", exponents.get("p.1"))
+        start = (p, frozenset(others))
+        if _switches(group):
+            switched[start].append(group)
+        elif "p" in exponents:
+            constant[start] = group
+    rows = {}
+    for start, unswitched in constant.items():
+        members = [group for group in switched[start] if _pairs(group, unswitched)]
+        if members:
+            rows[unswitched] = members
+    return rows
+
+
+def _pairs(group: Group, unswitched: Group) -> list[tuple[RunFolder, RunFolder]]:
+    """Return the runs of two settings with equal seeds."""
+    partners = {run.seed: run for run in unswitched.counted}
+    return [(run, partners[run.seed]) for run in group.counted if run.seed in partners]
+
+
+def _choose(groups: Groups) -> list[Group]:
+    chosen = []
+    for unswitched, members in _by_unswitched(groups).items():
+        chosen += [unswitched, *members]
+    return chosen
+
+
+@partial(
+    Plot,
+    title="When p is switched",
+    caption="Each run minus the run of the same seed that keeps its first p. The rank is compared "
+    "by its logarithm: -0.69 is half the rank. Dotted lines show when p changes. If a filter "
+    "raises the rank, the rank falls within a few epochs after the filter is switched off, and "
+    "rises again after it is switched on.",
+    needs="runs with p={schedule: steps, ...}, and runs of the same seeds with its first p",
+    columns=(RANK, *ACCURACIES),
+    choose=_choose,
+)
+def switch(groups: Groups, looks: style.Looks) -> Figure:
+    rows = _by_unswitched(groups)
+    measured = accuracy(groups)
+    figure, panels = style.figure(2 * len(rows), columns=2)
+    for (unswitched, members), ranks, accuracies in zip(rows.items(), panels[::2], panels[1::2]):
+        for axes, column in ((ranks, RANK), (accuracies, measured)):
+            for group in members:
+                draw_curve(axes, _difference(group, unswitched, column), looks[group.label])
+            label = f"ln {axis_label(column)}" if column == RANK else axis_label(column)
+            epoch_axes(axes, f"{label}, minus unswitched")
+            for epoch in set().union(*map(_switches, members)):
+                axes.axvline(epoch - 0.5, color=style.GREY, linestyle=style.DOTS, lw=1)
+        style.panel_title(ranks, f"minus {unswitched.label}")
+    return figure
+
+
+def _difference(group: Group, unswitched: Group, column: str) -> Curve:
+    """Return the difference between the runs of each seed; of ranks that of their logarithms."""
+    runs, references = zip(*_pairs(group, unswitched))
+    x, values = by_epoch([*runs, *references], column)
+    if column == RANK:
+        values = np.log(values)
+    switched, reference = np.split(values, 2)
+    difference = switched - reference
+    measured = np.isfinite(difference).any(axis=0)
+    return over_seeds(x[measured], difference[:, measured])
