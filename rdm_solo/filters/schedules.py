@@ -78,10 +78,10 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     """
     if isinstance(value, Schedule):
         return value
-    if not isinstance(value, dict) or "schedule" not in value:
+    if not isinstance(value, Mapping) or "schedule" not in value:
         example = "a schedule such as {schedule: linear, start: -0.1, end: -0.5}"
         return Schedule("steps", {1: _check_exponent("p", value, example)})
-    entries = dict(value)
+    entries: dict[Any, Any] = dict(value)
     kind = check_choice("schedule", entries.pop("schedule"), KINDS)
     if kind == "steps":
         return Schedule(kind, entries)

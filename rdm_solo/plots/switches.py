@@ -69,7 +69,7 @@ def _choose(groups: Groups) -> list[Group]:
     Plot,
     title="When p is switched",
     caption="Each run minus the run of the same seed that keeps its first p. The rank is compared "
-    "by its logarithm: -0.69 is half the rank. Dotted lines show when p changes. If a filter "
+    "by its logarithm: -0.69 is half the rank. Vertical lines show when p changes. If a filter "
     "raises the rank, the rank falls within a few epochs after the filter is switched off, and "
     "rises again after it is switched on.",
     needs="runs with p={schedule: steps, ...}, and runs of the same seeds with its first p",
@@ -84,8 +84,8 @@ def switch(groups: Groups, looks: style.Looks) -> Figure:
         for axes, column in ((ranks, RANK), (accuracies, measured)):
             for group in members:
                 draw_curve(axes, _difference(group, unswitched, column), looks[group.label])
-            label = f"ln {axis_label(column)}" if column == RANK else axis_label(column)
-            epoch_axes(axes, f"{label}, minus unswitched")
+            name = "ln online rank" if column == RANK else axis_label(column)
+            epoch_axes(axes, f"{name} minus unswitched")
             for epoch in set().union(*map(_switches, members)):
                 axes.axvline(epoch - 0.5, color=style.GREY, linestyle=style.DOTS, lw=1)
         style.panel_title(ranks, f"minus {unswitched.label}")

@@ -144,8 +144,7 @@ def check(cfg: DictConfig) -> None:
     loggers = sorted(packages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
     packages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
-        p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
-        schedule = as_schedule(p, epochs=cfg.max_epochs)
+        schedule = as_schedule(cfg.p, epochs=cfg.max_epochs)
         last = max(schedule.exponents)
         if schedule.kind == "steps" and last > cfg.max_epochs:
             raise UserError(

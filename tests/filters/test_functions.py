@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from conftest import features
+from omegaconf import OmegaConf
 
 from rdm_solo.filters import (
     Schedule,
@@ -219,8 +220,9 @@ def test_steps_that_are_no_exponents_of_rising_epochs_are_refused(steps, words):
         as_schedule({"schedule": "steps", **steps})
 
 
-def test_p_changes_at_the_beginning_of_the_epochs_that_a_user_counts():
-    steps = as_schedule({"schedule": "steps", 1: -0.5, 3: 0, 4: -1})
+@pytest.mark.parametrize("mapping", [dict, OmegaConf.create])
+def test_p_changes_at_the_beginning_of_the_epochs_that_a_user_counts(mapping):
+    steps = as_schedule(mapping({"schedule": "steps", 1: -0.5, 3: 0, 4: -1}))
     assert [steps(epoch) for epoch in range(6)] == [-0.5, -0.5, 0, -1, -1, -1]
 
 

@@ -86,7 +86,7 @@ def test_a_run_that_shares_epochs_equals_one_that_trains_them(tmp_path):
     run(shared.with_name("seed"), *options, "p=-0.5", "seed=1")
     run(shared.with_name("shorter"), *options, "p=-0.5", "++trainer.limit_train_batches=2")
     run(shared.with_name("first"), *options, "p={schedule: steps, 1: -0.5, 2: 0.5}")
-    run(shared.with_name("unswitched"), *options, "p=-0.5")
+    run(shared.with_name("alike"), *options, "p=-0.5")
     run(shared, *options, steps, "share_epochs=true")
     assert list(checkpoints.by_epoch(shared)) == [3, 4]  # trained by itself
     assert all_rows(shared) == all_rows(expected)
