@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
+from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.plots import style
 from rdm_solo.plots.across_settings import accuracy
 from rdm_solo.plots.epochs import ACCURACIES, axis_label, draw_curve, epoch_axes
@@ -16,34 +17,26 @@ from rdm_solo.runs.groups import Curve, Group, by_epoch, over_seeds
 RANK = "erank/online"
 
 
-def _exponents(group: Group) -> dict[str, str]:
-    """Return p's options: the exponent as ``p``, or the kind and entries of its schedule."""
-    setting = group.first.setting
-    return {name: setting[name] for name in setting if name == "p" or name.startswith("p.")}
-
-
-def _switches(group: Group) -> list[int]:
-    """Return the epochs in which p changes in steps."""
-    exponents = _exponents(group)
-    if exponents.pop("p.schedule", None) != "steps":
-        return []
-    epochs = [int(name.removeprefix("p.")) for name in exponents]
-    return epochs[1:]
-
-
 def _by_unswitched(groups: Groups) -> dict[Group, list[Group]]:
     """Return each setting whose p is constant, with the settings that switch from this p."""
     constant = {}
     switched = defaultdict(list)
     for group in groups:
-        exponents = _exponents(group)
-        others = group.first.setting.items() - exponents.items()
-        p = exponents.get("p", exponents.get("p.1"))
-        start = (p, frozenset(others))
-        if _switches(group):
-            switched[start].append(group)
-        elif "p" in exponents:
+        p = group.first.config.get("p")
+        if p is None:
+            continue
+        schedule = as_schedule(p, epochs=1)
+        if schedule.kind != "steps":
+            continue
+        options = dict(group.first.setting)
+        for name in group.first.setting:
+            if name == "p" or name.startswith("p."):
+                del options[name]
+        start = (schedule(0), frozenset(options.items()))
+        if len(schedule.exponents) == 1:
             constant[start] = group
+        else:
+            switched[start].append(group)
     rows = {}
     for start, unswitched in constant.items():
         members = [group for group in switched[start] if _pairs(group, unswitched)]
@@ -81,12 +74,15 @@ def switch(groups: Groups, looks: style.Looks) -> Figure:
     measured = accuracy(groups)
     figure, panels = style.figure(2 * len(rows), columns=2)
     for (unswitched, members), ranks, accuracies in zip(rows.items(), panels[::2], panels[1::2]):
+        epochs: set[int] = set()  # in which p changes
+        for group in members:
+            epochs |= as_schedule(group.first.config.p).exponents.keys() - {1}
         for axes, column in ((ranks, RANK), (accuracies, measured)):
             for group in members:
                 draw_curve(axes, _difference(group, unswitched, column), looks[group.label])
             name = "ln online rank" if column == RANK else axis_label(column)
             epoch_axes(axes, f"{name} minus unswitched")
-            for epoch in set().union(*map(_switches, members)):
+            for epoch in epochs:
                 axes.axvline(epoch - 0.5, color=style.GREY, linestyle=style.DOTS, lw=1)
         style.panel_title(ranks, f"minus {unswitched.label}")
     return figure
