@@ -19,13 +19,19 @@ def exponent(p: Any) -> str:
 
     >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
     ('-0.5', '(-0.1…-0.5, linear)')
+    >>> exponent({"schedule": "steps", 1: -0.5, 11: 0, 21: -0.5})
+    '(-0.5, 0 from epoch 11, -0.5 from epoch 21)'
     """
     if p is None:
         return ""
     if isinstance(p, (int, float)):
         return f"{p:g}"
-    if "end" not in p:
-        return f"{p['start']:g}"
+    if p["schedule"] == "steps":
+        (_, first), *later = as_schedule(p).exponents.items()
+        words = [f"{first:g}"]
+        for epoch, value in later:
+            words.append(f"{value:g} from epoch {epoch}")
+        return f"({', '.join(words)})"
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})"
 
 

@@ -34,6 +34,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "threads": (check_integer, 1),
     "seed": (check_integer, 0, 2**32 - 1),
     "overwrite": (check_bool,),
+    "share_epochs": (check_bool,),
     "knn.k": (check_integer, 1),
     "knn.every_n_epochs": (check_integer, 0),
     "knn.temperature": (check_number, 1e-6),
@@ -135,6 +136,11 @@ def check(cfg: DictConfig) -> None:
             "checkpoint.best=true would be ignored, because no kNN accuracy is measured with "
             "knn.every_n_epochs=0."
         )
+    if cfg.share_epochs and cfg.checkpoint.best:
+        raise UserError(
+            "share_epochs=true cannot be combined with checkpoint.best=true: the best checkpoint "
+            "may be the other run's."
+        )
     # solo-learn would clip gradients before they are unscaled or fully accumulated.
     unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
     if unfinished and cfg.method.kwargs.get("clip_grad"):
@@ -148,8 +154,13 @@ def check(cfg: DictConfig) -> None:
     loggers = sorted(packages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
     packages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
-        p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
-        as_schedule(p, epochs=cfg.max_epochs)
+        schedule = as_schedule(cfg.p, epochs=cfg.max_epochs)
+        last = max(schedule.exponents)
+        if schedule.kind == "steps" and last > cfg.max_epochs:
+            raise UserError(
+                f"p's step in epoch {last} would never take effect, because "
+                f"max_epochs={cfg.max_epochs}: move it or leave it out."
+            )
 
 
 def _check_filter(cfg: DictConfig) -> None:

@@ -14,7 +14,7 @@ from rdm_solo.ground.distributed import broadcast_object, world_size
 from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
-from rdm_solo.train import processes
+from rdm_solo.train import processes, shared_epochs
 from rdm_solo.train.stopping import Stopped
 
 log = logging.getLogger("rdm_solo")
@@ -31,6 +31,7 @@ class Start:
     checkpoint: Path | None = None
     epochs: int = 0  # finished epochs
     step: int = 0
+    source: Path | None = None  # the run that trained these epochs, if it was another one
     finished_summary: dict[str, Any] | None = None  # None: the run has not finished
 
 
@@ -112,7 +113,10 @@ def earlier_config(cfg: DictConfig, folder: Path) -> DictConfig | None:
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     """Return where to start; raise UserError if the folder holds a run that cannot resume."""
     if not (folder / CONFIG).is_file():
-        return Start()
+        source = None
+        if cfg.share_epochs and not cfg.overwrite:
+            source = shared_epochs.copy(cfg, folder)
+        return _from_checkpoint(folder, source) if source else Start()
     earlier = saved_config.run_config(folder)
     names = [name for name in settings.differences(earlier, cfg) if name not in MAY_CHANGE]
     if cfg.resume and "max_epochs" in names:
@@ -139,11 +143,16 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
         )
     if not checkpoints.present(folder):
         return Start()
+    start = _from_checkpoint(folder)
+    if summary.get("finished") and (start.epochs >= cfg.max_epochs or summary.get("stopped")):
+        return Start(epochs=start.epochs, finished_summary=summary)
+    return start
+
+
+def _from_checkpoint(folder: Path, source: Path | None = None) -> Start:
     path, content = checkpoints.latest(folder)
-    done = checkpoints.epochs(content)
-    if summary.get("finished") and (done >= cfg.max_epochs or summary.get("stopped")):
-        return Start(epochs=done, finished_summary=summary)
-    return Start(path, done, int(content.get("global_step", 0)))
+    step = int(content.get("global_step", 0))
+    return Start(path, checkpoints.epochs(content), step, source)
 
 
 def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:

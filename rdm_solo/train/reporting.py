@@ -55,7 +55,8 @@ def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, star
     if not on_cpu(cfg.trainer):
         log.info(f"on a GPU: {device_defaults.describe(cfg)}")
     if start.epochs:
-        log.info(f"resuming after epoch {start.epochs}")
+        source = f" of {start.source}" if start.source else ""
+        log.info(f"resuming after epoch {start.epochs}{source}")
     smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
     for sentence in config_warnings(advice_settings(cfg), derived.filter_batch, smallest_crop):
         log.warning(f"warning: {sentence}")

@@ -27,6 +27,8 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
         (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
+        (["filter=target_pow", "p={schedule: steps, 1: 0, 3: 1}"], "p's step in epoch 3 would"),
+        (["share_epochs=true", "checkpoint.best=true"], "share_epochs=true cannot be combined"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["++trainer.devcies=1"], "trainer.devcies"),
         (["++trainer.limit_train_batch=1"], "did you mean 'limit_train_batches'"),
