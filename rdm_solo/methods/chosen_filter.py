@@ -37,7 +37,7 @@ def exponent(p: Any) -> str:
 
 def parameters(group: Any) -> dict[str, Any]:
     """Return the keys of a config's group ``filter`` that are parameters of the function."""
-    options = ("name", "branch", "function", "momentum")
+    options = ("name", "branch", "function", "momentum", "solver")
     return {key: group[key] for key in group if key not in options}
 
 
@@ -59,6 +59,7 @@ class ChosenFilter:
     function: str | None = None
     p: Any = None
     momentum: float = 0.0
+    solver: str = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -75,6 +76,7 @@ class ChosenFilter:
             group.get("function", function),
             p,
             group.get("momentum", 0.0),
+            group.get("solver", "auto"),
             parameters(group),
         )
 
@@ -184,7 +186,9 @@ class ChosenFilter:
         if self.branch == "both":
             branches = ["online", "target"]
         return {
-            branch: SpectralFilter(branch, self.function, p, self.momentum, **self.parameters)
+            branch: SpectralFilter(
+                branch, self.function, p, self.momentum, self.solver, **self.parameters
+            )
             for branch in branches
         }
 

@@ -133,7 +133,7 @@ def test_functions_that_cannot_be_filters_are_refused(name, options, message):
     [
         ({"branch": "left"}, SPECTRUM, UserError),
         ({"momentum": 2}, SPECTRUM, UserError),
-        ({}, torch.ones(2, 3, 4), UserError),
+        ({}, torch.ones(1, 2, 3, 4), UserError),
         ({}, torch.full((4, 8), math.nan), FloatingPointError),
         ({"function": lambda sigma: sigma / 0}, SPECTRUM, UserError),
     ],
