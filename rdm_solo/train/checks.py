@@ -66,6 +66,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "backbone.kwargs.width": (check_integer, 1),
     "backbone.kwargs.in_channels": (check_integer, 1),
     "filter.momentum": (check_number, 0, 0.999999),
+    "filter.solver": (check_choice, ("auto", "eigh", "products")),
     "method.stop_gradient": (check_choice, ("target", "online", "none")),
     "method.loss": (check_choice, ("cosine", "mse", "iso")),
     "method.centring": (check_bool,),

@@ -24,6 +24,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
         (["filter.momentum=0.5"], "filter.momentum would be ignored: filter=learnable"),
         (["filter=online_pow", "filter.momentum=1"], "filter.momentum must be"),
+        (["filter=target_pow", "filter.solver=svd"], "filter.solver must be"),
         (["method.loss=iso"], "method.loss=iso needs method.stop_gradient=target and a fixed"),
         (["method.stop_gradient=both"], "method.stop_gradient must be one of target, online, none"),
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
