@@ -1,0 +1,153 @@
+"""Time decompositions, and filters without a network around them."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.filters import algorithm_2, batch_normed, spectrum_floor
+from benchmarks.gpu.bench import Bench, digits
+from benchmarks.gpu.loops import predictor
+from benchmarks.timing import Call, Calls
+from rdm_solo.filters import SpectralFilter, get, relative_cut
+
+# Whether SpectralFilter has the option `solver` and takes a stack of batches.
+HAS_SOLVERS = "solver" in inspect.signature(SpectralFilter).parameters
+SOLVERS = ("eigh", "products") if HAS_SOLVERS else ("eigh",)
+
+
+def spectral_filter(branch: str, function: str, p: float | None, solver: str) -> SpectralFilter:
+    """Return a filter with this solver."""
+    options = {"solver": solver} if HAS_SOLVERS else {}
+    return SpectralFilter(branch, function, p, **options)
+
+
+def filter_both(head: nn.Module, views: Tensor) -> Tensor:
+    """Filter a stack of views, ``(V, n, k)``, each by itself."""
+    if HAS_SOLVERS:
+        filtered: Tensor = head(views)
+        return filtered
+    return torch.stack([head(view) for view in views])
+
+
+def eigh_float32(gram: Tensor) -> object:
+    return torch.linalg.eigh(gram.float())
+
+
+def eigh_on_cpu(gram: Tensor) -> object:
+    return torch.linalg.eigh(gram.cpu())
+
+
+def with_backward(apply: Callable[[Tensor], Tensor], leaf: Tensor) -> None:
+    rows = apply(leaf).flatten(0, -2)
+    loss = nn.functional.normalize(rows, dim=1).sum()
+    loss.backward()
+
+
+def decompositions(bench: Bench) -> None:
+    """Time ``eigh`` of one Gram matrix, of a stack of two, and its alternatives."""
+    sizes = (32, 64) if bench.small else (128, 256, 512, 2048)
+    bench.write("## Decompositions of a float64 Gram matrix (ms)\n")
+    for n in sizes:
+        x = batch_normed(n, sizes[-1]).to(bench.device).double()
+        gram = x @ x.mT
+        stack = torch.stack([gram, gram + torch.eye(n, device=bench.device)])
+        on_cpu = gram.cpu()
+        calls: Calls = {
+            "eigh": partial(torch.linalg.eigh, gram),
+            "eigh of a stack of two": partial(torch.linalg.eigh, stack),
+            "eigvalsh": partial(torch.linalg.eigvalsh, gram),
+            "eigh float32": partial(eigh_float32, gram),
+            "copy to the CPU, eigh there": partial(eigh_on_cpu, gram),
+            "eigh on the CPU alone": partial(torch.linalg.eigh, on_cpu),
+            "the Gram matrix itself": partial(torch.matmul, x, x.mT),
+        }
+        if n == sizes[0]:
+            bench.head(["matrix", *calls])
+        times = bench.times(calls, slow=n > 1000).values()
+        bench.row([f"{n} × {n}", *(digits(max(time)) for time in times)])
+    bench.write()
+
+
+class PaperTarget(nn.Module):
+    """The paper's target filter as printed, with a float32 SVD."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.function = get("pow", p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return algorithm_2(x.float(), "target", self.function)
+
+
+class Oracle:
+    """A float64 SVD of a batch on the CPU, with the filters' cut for rounding noise."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.u, sigma, vh = torch.linalg.svd(x.cpu().double(), full_matrices=False)
+        kept = sigma > relative_cut(x.dtype, *x.shape) * sigma[0]
+        self.sigma = sigma.where(kept, 1.0)
+        self.vh = vh * kept[:, None]
+
+    def error(self, filtered: Tensor, gain: Callable[[Tensor], Tensor]) -> float:
+        """Return the largest error of a row, scaled to unit length."""
+        expected = (self.u * self.sigma * gain(self.sigma)) @ self.vh
+        rows = nn.functional.normalize(filtered.detach().cpu().double())
+        error = rows - nn.functional.normalize(expected)
+        return float(error.norm(dim=1).max())
+
+
+POWERS = {"σ^-0.5": -0.5, "σ^-1": -1.0}
+
+
+def filters(bench: Bench) -> None:
+    """Time the filters on one view and on two in one call; check the values against float64."""
+    shapes = [(256, 2048), (128, 512), (4096, 2048)]
+    if bench.small:
+        shapes = [(16, 32), (32, 16)]
+    bench.write("## Filters alone (ms, GPU / wall)\n")
+    bench.write("The online filter and the predictor are timed with their backward pass.\n")
+    bench.head(["batch", "head", "one view", "two views", "error of a unit row", "waits"])
+    for n, k in shapes:
+        x = batch_normed(n, k).to(bench.device)
+        views = torch.stack([x, x.flip(1)])
+        oracle = Oracle(x)
+        single: Calls = {}
+        double: dict[str, Call] = {}
+        errors: dict[str, float] = {}
+        for name, p in POWERS.items():
+            for solver in SOLVERS:
+                target = spectral_filter("target", "pow", p, solver)
+                label = f"{name}, {solver}"
+                single[label] = partial(target, x)
+                double[label] = partial(filter_both, target, views)
+                errors[label] = oracle.error(target(x), get("pow", p))
+        online = spectral_filter("online", "log1p", None, "eigh")
+        label = "log(1+σ), online"
+        leaf = x.clone().requires_grad_()
+        leaves = views.clone().requires_grad_()
+        single[label] = partial(with_backward, online, leaf)
+        double[label] = partial(with_backward, partial(filter_both, online), leaves)
+        errors[label] = oracle.error(online(x), get("log1p"))
+        learned = predictor(k).to(bench.device)
+        single["learned predictor"] = partial(with_backward, learned, leaf)
+        paper = PaperTarget(-0.5)
+        label = "Algorithm 2 as printed, σ^-0.5"
+        single[label] = partial(paper, x)
+        errors[label] = oracle.error(paper(x), get("pow", -0.5))
+        single["floor: Gram matrix and eigh"] = partial(spectrum_floor, x)
+
+        both = {f"{name}, two views": call for name, call in double.items()}
+        times = bench.times({**single, **both}, slow=n > 1000)
+        for name, call in single.items():
+            cells = [f"{digits(times[name].gpu)} / {digits(times[name].wall)}", "–"]
+            if name in double:
+                time = times[f"{name}, two views"]
+                cells[1] = f"{digits(time.gpu)} / {digits(time.wall)}"
+                call = double[name]
+            error = f"{errors[name]:.1e}" if name in errors else "–"
+            bench.row([f"({n}, {k})", name, *cells, error, bench.waits(call)])
+    bench.write()
