@@ -12,6 +12,7 @@ from support.waits import Waits
 from torch import Tensor, nn
 
 from benchmarks.cost import Step
+from benchmarks.gpu.bench import Bench
 from rdm_solo.filters import SpectralFilter, get, relative_cut
 from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.observe.parts import observer
@@ -75,6 +76,16 @@ def error(actual: Tensor, expected: Tensor) -> float:
     """Return the relative error in the Frobenius norm."""
     difference = actual.detach().cpu().double() - expected
     return float(difference.norm() / expected.norm())
+
+
+def test_float64_products_have_float64_s_digits(products):
+    rng = torch.Generator().manual_seed(3)
+    x = torch.randn(256, 2048, generator=rng, dtype=torch.float64)
+    on_device = x.to(DEVICE)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        gram = on_device @ on_device.mT
+    assert gram.dtype == torch.float64
+    assert error(gram, x @ x.mT) < 1e-14
 
 
 @filters
@@ -156,11 +167,13 @@ def test_a_training_step_waits_only_in_its_filters(name, most):
         outputs = watching.pop_outputs(2)
         metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
 
+    bench = Bench(DEVICE, runs=1, small=True, out=None)
     for call in (step, recorded):
         call()
         with Waits() as counter:  # in the second call
             call()
         assert len(counter.found) <= most
+        assert bench.waits(call) == str(len(counter.found))  # as torch counts them
 
 
 def measure(rank: int, world: int, shares: int) -> dict[str, Tensor]:
