@@ -1,6 +1,6 @@
 """Time whole training steps, what spectra add to them, and what a watch adds to a plain loop."""
 
-import importlib.util
+import contextlib
 import math
 import statistics
 import tempfile
@@ -59,7 +59,7 @@ def contestants(bench: Bench, options: Sequence[str], dtype: torch.dtype | None)
     plain_layout = [*options, "backbone.channels_last=false"]
     theirs = Step(bench.device, "method=simsiam", *plain_layout, build=bare_solo_learn)
     calls[f"solo-learn {solo_learn.version()}, learned predictor"] = theirs
-    if importlib.util.find_spec("lightly"):
+    with contextlib.suppress(ImportError):  # lightly need not be installed
         calls["lightly, learned predictor"] = LightlyLoop(bench, dtype)
     calls["plain PyTorch, learned predictor"] = PlainLoop(bench, dtype)
     return calls
