@@ -19,6 +19,9 @@ class Time(NamedTuple):
     gpu: float
     wall: float
 
+    def __str__(self) -> str:
+        return f"{digits(self.gpu)} / {digits(self.wall)}"
+
 
 class Bench:
     """The device, the number of rounds, and the file that receives the tables."""

@@ -28,11 +28,11 @@ class Run(NamedTuple):
     count: int = 3
 
 
-RUNS = {  # what is measured and saved in an epoch
+RUNS = {
+    # Spectra in each epoch, kNN in the last one, and at least one checkpoint.
     "as users start it": Run([], 4),
     "no spectra, kNN or checkpoint": Run(NONE),
     "the same, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
-    "spectra alone": Run([*NONE, "diagnostics.every_n_epochs=1"]),
     "kNN alone": Run([*NONE, "knn.every_n_epochs=1"], 2),
     "checkpoint alone": Run([*NONE, "checkpoint.every_n_epochs=1"], 2),
 }

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +101,45 @@ class Oracle:
         return float(error.norm(dim=1).max())
 
 
+class Head(NamedTuple):
+    """What is timed: a pass of one view and perhaps one of two, and the error against float64."""
+
+    one: Call
+    two: Call | None = None
+    error: float | None = None
+
+
 POWERS = {"σ^-0.5": -0.5, "σ^-1": -1.0}
+
+
+def contestants(x: Tensor) -> dict[str, Head]:
+    """Return the heads on a batch."""
+    k = x.shape[1]
+    views = torch.stack([x, x.flip(1)])
+    oracle = Oracle(x)
+    heads = {}
+    for name, p in POWERS.items():
+        for solver in SOLVERS:
+            target = spectral_filter("target", "pow", p, solver)
+            error = oracle.error(target(x), get("pow", p))
+            one, two = partial(target, x), partial(filter_both, target, views)
+            heads[f"{name}, {solver}"] = Head(one, two, error)
+
+    online = spectral_filter("online", "log1p", None, "eigh")
+    leaf = x.clone().requires_grad_()
+    leaves = views.clone().requires_grad_()
+    heads["log(1+σ), online"] = Head(
+        partial(with_backward, online, leaf),
+        partial(with_backward, partial(filter_both, online), leaves),
+        oracle.error(online(x), get("log1p")),
+    )
+    learned = predictor(k).to(x.device)
+    heads["learned predictor"] = Head(partial(with_backward, learned, leaf))
+    paper = PaperTarget(-0.5)
+    error = oracle.error(paper(x), get("pow", -0.5))
+    heads["Algorithm 2 as printed, σ^-0.5"] = Head(partial(paper, x), error=error)
+    heads["floor: Gram matrix and eigh"] = Head(partial(spectrum_floor, x))
+    return heads
 
 
 def filters(bench: Bench) -> None:
@@ -113,41 +152,17 @@ def filters(bench: Bench) -> None:
     bench.head(["batch", "head", "one view", "two views", "error of a unit row", "waits"])
     for n, k in shapes:
         x = batch_normed(n, k).to(bench.device)
-        views = torch.stack([x, x.flip(1)])
-        oracle = Oracle(x)
-        single: Calls = {}
-        double: dict[str, Call] = {}
-        errors: dict[str, float] = {}
-        for name, p in POWERS.items():
-            for solver in SOLVERS:
-                target = spectral_filter("target", "pow", p, solver)
-                label = f"{name}, {solver}"
-                single[label] = partial(target, x)
-                double[label] = partial(filter_both, target, views)
-                errors[label] = oracle.error(target(x), get("pow", p))
-        online = spectral_filter("online", "log1p", None, "eigh")
-        label = "log(1+σ), online"
-        leaf = x.clone().requires_grad_()
-        leaves = views.clone().requires_grad_()
-        single[label] = partial(with_backward, online, leaf)
-        double[label] = partial(with_backward, partial(filter_both, online), leaves)
-        errors[label] = oracle.error(online(x), get("log1p"))
-        learned = predictor(k).to(bench.device)
-        single["learned predictor"] = partial(with_backward, learned, leaf)
-        paper = PaperTarget(-0.5)
-        label = "Algorithm 2 as printed, σ^-0.5"
-        single[label] = partial(paper, x)
-        errors[label] = oracle.error(paper(x), get("pow", -0.5))
-        single["floor: Gram matrix and eigh"] = partial(spectrum_floor, x)
-
-        both = {f"{name}, two views": call for name, call in double.items()}
-        times = bench.times({**single, **both}, slow=n > 1000)
-        for name, call in single.items():
-            cells = [f"{digits(times[name].gpu)} / {digits(times[name].wall)}", "–"]
-            if name in double:
-                time = times[f"{name}, two views"]
-                cells[1] = f"{digits(time.gpu)} / {digits(time.wall)}"
-                call = double[name]
-            error = f"{errors[name]:.1e}" if name in errors else "–"
-            bench.row([f"({n}, {k})", name, *cells, error, bench.waits(call)])
+        heads = contestants(x)
+        calls: Calls = {}
+        for name, head in heads.items():
+            calls[name] = head.one
+            if head.two is not None:
+                calls[f"{name}, two views"] = head.two
+        times = bench.times(calls, slow=n > 1000)
+        for name, head in heads.items():
+            one = times[name]
+            two = times.get(f"{name}, two views")
+            cells = [f"({n}, {k})", name, str(one), str(two or "–")]
+            cells.append("–" if head.error is None else f"{head.error:.1e}")
+            bench.row([*cells, bench.waits(head.two or head.one)])
     bench.write()

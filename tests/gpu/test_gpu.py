@@ -33,6 +33,7 @@ FILTERS = {}
 for name, chosen in shipped_filters().items():
     if chosen.branch != "both" and chosen.function in ("pow", "log", "log1p", "log1p_sq"):
         FILTERS[name] = (chosen.branch, chosen.function, chosen.p)
+FILTERS["target_pow, p=-1"] = ("target", "pow", -1.0)
 
 filters = pytest.mark.parametrize("name", FILTERS)
 
@@ -104,6 +105,14 @@ def test_filters_are_exact_under_autocast_and_for_half_precision(name, dtype):
             check(name, x)
             rounding = torch.finfo(dtype).eps / 2
             check(name, x.to(dtype), EXACT + rounding)
+
+
+@filters
+def test_a_stack_of_views_is_filtered_view_by_view(name):
+    views = torch.stack([features("batchnorm", 256, 512, seed) for seed in range(2)]).to(DEVICE)
+    head = SpectralFilter(*FILTERS[name])
+    each = torch.stack([head(view) for view in views])
+    assert error(head(views), each.cpu().double()) < EXACT
 
 
 @filters
