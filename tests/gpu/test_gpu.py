@@ -1,6 +1,7 @@
 """Filters, spectra and runs on this machine's GPUs: exact in every precision, and few waits."""
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ for name, chosen in shipped_filters().items():
 FILTERS["target_pow, p=-1"] = ("target", "pow", -1.0)
 
 filters = pytest.mark.parametrize("name", FILTERS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _all_cores():
+    """Use all cores for the float64 SVDs that give the expected values."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["highest", "high", "medium"])
