@@ -1,6 +1,5 @@
 """Time decompositions, and filters without a network around them."""
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -14,23 +13,7 @@ from benchmarks.gpu.loops import predictor
 from benchmarks.timing import Call, Calls
 from rdm_solo.filters import SpectralFilter, get, relative_cut
 
-# Whether SpectralFilter has the option `solver` and takes a stack of batches.
-HAS_SOLVERS = "solver" in inspect.signature(SpectralFilter).parameters
-SOLVERS = ("eigh", "products") if HAS_SOLVERS else ("eigh",)
-
-
-def spectral_filter(branch: str, function: str, p: float | None, solver: str) -> SpectralFilter:
-    """Return a filter with this solver."""
-    options = {"solver": solver} if HAS_SOLVERS else {}
-    return SpectralFilter(branch, function, p, **options)
-
-
-def filter_both(head: nn.Module, views: Tensor) -> Tensor:
-    """Filter a stack of views, ``(V, n, k)``, each by itself."""
-    if HAS_SOLVERS:
-        filtered: Tensor = head(views)
-        return filtered
-    return torch.stack([head(view) for view in views])
+SOLVERS = ("eigh", "products")
 
 
 def eigh_float32(gram: Tensor) -> object:
@@ -120,17 +103,17 @@ def contestants(x: Tensor) -> dict[str, Head]:
     heads = {}
     for name, p in POWERS.items():
         for solver in SOLVERS:
-            target = spectral_filter("target", "pow", p, solver)
+            target = SpectralFilter("target", "pow", p, solver=solver)
             error = oracle.error(target(x), get("pow", p))
-            one, two = partial(target, x), partial(filter_both, target, views)
+            one, two = partial(target, x), partial(target, views)
             heads[f"{name}, {solver}"] = Head(one, two, error)
 
-    online = spectral_filter("online", "log1p", None, "eigh")
+    online = SpectralFilter("online", "log1p")
     leaf = x.clone().requires_grad_()
     leaves = views.clone().requires_grad_()
     heads["log(1+σ), online"] = Head(
         partial(with_backward, online, leaf),
-        partial(with_backward, partial(filter_both, online), leaves),
+        partial(with_backward, online, leaves),
         oracle.error(online(x), get("log1p")),
     )
     learned = predictor(k).to(x.device)
