@@ -1,9 +1,7 @@
 """Both branches' eigenvalues and eigenspaces from k x k correlation matrices."""
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -11,8 +9,6 @@ from torch import Tensor
 from rdm_solo.spectra.comparison import energy_and_cosine
 from rdm_solo.spectra.ranks import ROUNDING, descending, descending_eigenvectors
 from rdm_solo.spectra.rows import discriminant_eigenvalues
-
-Job = Callable[[], Tensor]
 
 
 @dataclass
@@ -57,66 +53,31 @@ def from_matrices(
     are two views each of ``pairs`` samples.
     """
     lam_z, u = descending_eigenvectors(C_z)
-    C_mean = mean_z.outer(mean_z)
-    jobs: dict[str, Job] = {
-        "lam_p": partial(descending, C_p),
-        "lam_covariance": partial(centred_eigenvalues, C_z, C_mean),
-    }
+    lam_p = descending(C_p)
     # A run filters at most one branch, so the projections are the other branch's outputs.
-    y_is_z = torch.equal(C_y, C_z)
-    if not y_is_z and not torch.equal(C_y, C_p):
-        jobs["lam_y"] = partial(descending, C_y)
+    if torch.equal(C_y, C_z):
+        lam_y = lam_z
+    elif torch.equal(C_y, C_p):
+        lam_y = lam_p
+    else:
+        lam_y = descending(C_y)
+    energy_p, cosine_p = energy_and_cosine(C_p, u)
+    lam_covariance = centred_eigenvalues(C_z, mean_z.outer(mean_z))
+    moments = Moments(lam_p, lam_z, lam_y, energy_p, cosine_p, lam_covariance)
     if C_means is not None:
-        jobs["lam_centred"] = partial(centred_eigenvalues, C_y, C_means)
+        moments.lam_centred = centred_eigenvalues(C_y, C_means)
     if C_plus is not None:
-        jobs["lam_plus"] = partial(descending, C_plus)
+        moments.lam_plus = descending(C_plus)
+        _, moments.cosine_plus = energy_and_cosine(C_plus, u)
         if pairs > 1:
             # LiDAR of n samples with two views a and b, since C_z = sum(a a^T + b b^T) / 2n and
             # C_+ = sum(a b^T + b a^T) / 2n. The samples' means are (a + b) / 2.
             S_w = C_z - C_plus
             C_samples = (C_z + C_plus) / 2
-            C_centred = C_samples - C_mean
+            C_centred = C_samples - mean_z.outer(mean_z)
             S_b = C_centred * (pairs / (pairs - 1))
-            jobs["lam_lidar"] = partial(discriminant_eigenvalues, S_w, S_b)
-    spectra = at_once(jobs, C_z.device)
-    if "lam_y" not in spectra:
-        spectra["lam_y"] = lam_z if y_is_z else spectra["lam_p"]
-
-    energy_p, cosine_p = energy_and_cosine(C_p, u)
-    moments = Moments(lam_z=lam_z, energy_p=energy_p, cosine_p=cosine_p, **spectra)
-    if C_plus is not None:
-        _, moments.cosine_plus = energy_and_cosine(C_plus, u)
+            moments.lam_lidar = discriminant_eigenvalues(S_w, S_b)
     return moments
-
-
-def at_once(jobs: Mapping[str, Job], device: torch.device) -> dict[str, Tensor]:
-    """Return the result of each job; a GPU works on all of them at the same time.
-
-    The host waits for a decomposition, which leaves most of a GPU idle, and torch 2.11 solves a
-    stack of matrices one after the other. Here each job has its own thread and CUDA stream. Call
-    ``torch.linalg`` once before, since torch loads its solvers at the first call.
-    """
-    if device.type != "cuda":
-        return {name: job() for name, job in jobs.items()}
-    inputs_are_ready = torch.cuda.current_stream(device).record_event()
-
-    def run(number: int, job: Job) -> Tensor:
-        stream = _side_stream(device, number)
-        stream.wait_event(inputs_are_ready)
-        with torch.cuda.stream(stream):
-            result = job()
-        stream.synchronize()
-        return result
-
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        results = pool.map(run, range(len(jobs)), jobs.values())
-        return dict(zip(jobs, results))
-
-
-@cache
-def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """Return the same stream in each epoch, because torch caches memory for each stream."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def centred_eigenvalues(C: Tensor, C_means: Tensor) -> Tensor:
