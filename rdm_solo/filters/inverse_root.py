@@ -11,6 +11,7 @@ approaches I, and Z approaches ``(G / |G|)^(-1/m)``. This is the coupled iterati
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -131,6 +132,26 @@ def iterate(gram: Tensor, order: int, cut: float) -> InverseRoot:
     null_gain = fill.where(is_null, 1.0) ** (-1 / order)
     null_part = null_gain.where(is_null, 0.0) / n
     return InverseRoot(root - null_part[:, None, None], usable)
+
+
+def read_later(flag: Tensor) -> Callable[[], bool]:
+    """Start to copy a flag to the host; return a function that waits for this copy and returns it.
+
+    >>> read_later(torch.tensor(True))()
+    True
+    """
+    copy = flag.to("cpu", non_blocking=True)
+    if flag.device.type != "cuda":
+        return lambda: bool(copy)
+    with torch.cuda.device(flag.device):
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+
+    def read() -> bool:
+        copied.synchronize()
+        return bool(copy)
+
+    return read
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from rdm_solo.filters.application import (
 )
 from rdm_solo.filters.batch import Batch, gather, relative_cut, spectra
 from rdm_solo.filters.functions import Function, get, label
-from rdm_solo.filters.inverse_root import inverse_root
+from rdm_solo.filters.inverse_root import inverse_root, read_later
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import rank
@@ -57,9 +58,10 @@ class SpectralFilter(nn.Module):
     A stack of batches ``(V, N, k)``, such as the views of the same images, is filtered batch by
     batch in one call, with the same bits as V calls.
 
-    A call synchronises with the device once, in the decomposition or to check the result of the
-    solver. A function that is not elementwise adds one synchronisation. Counts for warnings are
-    read in every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
+    A call synchronises with the device once, in the decomposition, and not at all with
+    ``solver="products"``. A function that is not elementwise adds one synchronisation. Counts for
+    warnings are read in every call on a CPU, and otherwise in every ``EVERY``-th call and in
+    :meth:`report`.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -70,9 +72,10 @@ class SpectralFilter(nn.Module):
             defines the filter; 0 uses the batch alone. Each call is one update, so SimSiam and BYOL
             make two in a step.
         solver: ``"eigh"`` decomposes the Gram matrix. ``"products"`` computes sigma^-1 and
-            sigma^-0.5 of a float32 target by matrix products, and decomposes batches for which
-            their result is inexact; rows of unit length differ by at most 2e-7. ``"auto"`` uses
-            products on CUDA devices, where they are faster.
+            sigma^-0.5 of a float32 target by matrix products; rows of unit length differ by at most
+            2e-7. A batch for which they are inexact, such as a collapsed one, is mapped to zero.
+            This is known ``DELAY`` calls later, and from then on batches are decomposed until the
+            next epoch. ``"auto"`` uses products on CUDA devices, where they are faster.
         parameters: the function's other parameters, such as ``keep=8``.
 
     Shapes: ``(N, k) -> (N, k)`` or ``(V, N, k) -> (V, N, k)``.
@@ -84,6 +87,7 @@ class SpectralFilter(nn.Module):
     """
 
     EVERY = 50
+    DELAY = 2  # calls
 
     running: Tensor
 
@@ -108,11 +112,13 @@ class SpectralFilter(nn.Module):
         self.schedule = None if p is None else as_schedule(p)
         self._pending: list[tuple[int, int, Tensor]] = []  # n, k, counts on the device
         self._logged: set[str] = set()
+        self._checks: list[Callable[[], bool]] = []  # of products
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Call :meth:`report` and set the exponent ``p`` to its value in that epoch."""
         self.report()
+        self._needs_eigh = False
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p, **self.values)
 
@@ -202,7 +208,11 @@ class SpectralFilter(nn.Module):
     def _filter_by_products(
         self, batches: list[tuple[Batch, Tensor | None]]
     ) -> list[Tensor] | None:
-        """Return the filtered rows for sigma^-1 and sigma^-0.5 on a GPU, if products are exact."""
+        """Return the filtered rows for sigma^-1 and sigma^-0.5, or None if they need ``eigh``.
+
+        The host does not wait for the check of the result. A batch that fails it is mapped to zero
+        on the device, and the host reads that ``DELAY`` calls later.
+        """
         batch, _ = batches[0]
         order = ORDERS.get(self.p)
         is_root = self.function == "pow" and batch.dtype == torch.float32
@@ -211,14 +221,34 @@ class SpectralFilter(nn.Module):
             solver = "products" if batch.rows.device.type == "cuda" else "eigh"
         if order is None or not is_root or solver == "eigh":
             return None
+        if len(self._checks) == self.DELAY:
+            self._read_check()
+        if self._needs_eigh:
+            return None
         cut = relative_cut(batch.dtype, batch.n, batch.k)
         grams = torch.stack([gram for _, gram in batches if gram is not None])
         root, usable = inverse_root(grams, order, cut)
         negligible_rows = torch.stack([batch.negligible_rows for batch, _ in batches])
         usable = usable & (negligible_rows == 0)
-        if not usable.all():  # synchronises with the device
-            return None
+        root = root.where(usable[:, None, None], 0.0)
+        self._checks.append(read_later(usable.all()))
         return [filter_by_root(batch, matrix) for (batch, _), matrix in zip(batches, root)]
+
+    def _read_check(self) -> None:
+        """Read the oldest check; if it failed, later batches of this epoch are decomposed."""
+        is_usable = self._checks.pop(0)
+        if not is_usable():
+            self._needs_eigh = True
+            problem = "has directions too weak for filter.solver=products"
+            self._log_once(
+                problem,
+                f"a batch that reached the {self.branch} filter {problem}; it was mapped to zero, "
+                "and later batches of the epoch are decomposed.",
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a copy, without checks that are on their way to the host."""
+        return {**self.__dict__, "_checks": []}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         saved = state_dict.get(f"{prefix}running")
@@ -233,6 +263,8 @@ class SpectralFilter(nn.Module):
         Raise ``FloatingPointError`` if a batch has no finite row, and :class:`UserError` if the
         function returned NaN or infinity.
         """
+        while self._checks:
+            self._read_check()
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -260,14 +292,18 @@ class SpectralFilter(nn.Module):
                 self._warn_once(most - kept, f"{most} directions", problem)
 
     def _warn_once(self, count: float, total: str, problem: str) -> None:
+        self._log_once(
+            problem,
+            f"{count:.0f} of {total} that reached the {self.branch} filter {problem}; they are "
+            "mapped to zero and get no gradient.",
+        )
+
+    def _log_once(self, problem: str, message: str) -> None:
         if problem in self._logged:
             return
         self._logged.add(problem)
         if rank() == 0:
-            log.warning(
-                f"{count:.0f} of {total} that reached the {self.branch} filter {problem}; they are "
-                "mapped to zero and get no gradient."
-            )
+            log.warning(message)
 
 
 def _has_derivative(x: Tensor) -> bool:

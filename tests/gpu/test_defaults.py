@@ -14,7 +14,13 @@ pytestmark = [
 
 @pytest.mark.process
 def test_a_run_chooses_fast_options_prints_and_records_them(tmp_path):
-    options = ["filter=target_pow", "max_epochs=3", "trainer=gpu", "hydra.run.dir=run"]
+    options = [
+        "filter=target_pow",
+        "dataset=digits",
+        "max_epochs=3",
+        "trainer=gpu",
+        "hydra.run.dir=run",
+    ]
     result = command("rdm_solo.train", *options, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     expected = {

@@ -171,9 +171,11 @@ def test_spectra_match_float64(kind, route, products):
         assert spectra.scalars[f"erank/{name}"] == pytest.approx(float(erank), rel=EXACT)
 
 
-@pytest.mark.parametrize(("name", "most"), [("learnable", 0), ("target_pow", 1)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("learnable", 0), ("target_pow", 0), ("online_log1p", 1)]
+)
 def test_a_training_step_waits_only_in_its_filters(name, most):
-    """A filter waits once for both views. Recording the outputs for the spectra adds no wait."""
+    """An online filter waits once for both views. Recording the outputs adds no wait."""
     step = Step(DEVICE, "method=simsiam", f"filter={name}", "batch_size=16")
     k = step.model.projector[-1].num_features
     metric = BranchSpectra(k, steps=True).to(DEVICE)
@@ -248,8 +250,9 @@ def test_several_devices_equal_one(tmp_path):
 @pytest.mark.process
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 def test_a_run_trains(precision, tmp_path):
-    options = ["filter=target_pow", "max_epochs=3", "trainer=gpu", f"trainer.precision={precision}"]
-    run = command("rdm_solo.train", *options, "hydra.run.dir=run", cwd=tmp_path)
+    options = ["filter=target_pow", "dataset=digits", "max_epochs=3", "hydra.run.dir=run"]
+    device = ["trainer=gpu", f"trainer.precision={precision}"]
+    run = command("rdm_solo.train", *options, *device, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     table = small_runs.rows(tmp_path / "run")
     assert len(table) == 3
