@@ -54,7 +54,8 @@ class LoopChecks(ModuleObserver):
     """Check the structure of a training loop in its first ``STEPS`` steps, then remove all hooks.
 
     The hooks change neither outputs nor gradients. Call :meth:`after_step` after each forward and
-    backward. ``views`` is the number of views of each image.
+    backward. ``views`` is the number of views of each image. ``backbone`` is the name of the
+    encoder, which is otherwise found by name.
 
     A missing ``detach()`` is found without knowing the loss: the total gradient at the target's
     output, minus the part that comes through the predictor, must be zero.
@@ -67,7 +68,13 @@ class LoopChecks(ModuleObserver):
     ['stop-gradient']
     """
 
-    def __init__(self, module: nn.Module, branches: Branches, views: int | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        branches: Branches,
+        views: int | None = None,
+        backbone: str | None = None,
+    ) -> None:
         super().__init__(module, branches)
         self.views = views or 2
         self.steps = 0
@@ -89,10 +96,10 @@ class LoopChecks(ModuleObserver):
             self.source = target or head or encoder or online
         if has_predictor and self._parameters(online):
             self.pairs[online] = self.viewed
-        self.encoder = encoder
+        self.encoder = backbone or encoder
         moving = head or online
-        if encoder and encoder != moving and self._parameters(encoder):
-            self.pairs.setdefault(encoder, moving)
+        if self.encoder and self.encoder != moving and self._parameters(self.encoder):
+            self.pairs.setdefault(self.encoder, moving)
         names = {online, target, self.viewed, self.source, *self.pairs}
         for name in filter(None, names):
             submodule = require_part(module, "part", name)

@@ -235,7 +235,7 @@ class Watch:
         self._log_parts(name, backbone)
         self._checks: LoopChecks | None = None
         if checks and observer.branches is not None:
-            self._checks = LoopChecks(self.module, observer.branches, views)
+            self._checks = LoopChecks(self.module, observer.branches, views, backbone)
         self._step_size = StepSize(observer.backbone or self.module) if checks else None
         self.images = FixedImages(labelled, held_out, self.folder.folder)
         # A number in a new folder: an earlier start trained without a watch.

@@ -261,6 +261,33 @@ def optimized(model, batch, lr):
     return loss
 
 
+class WithTrunk(nn.Module):
+    """The backbone has a name that is not searched for."""
+
+    def __init__(self):
+        super().__init__()
+        model = SimSiam()
+        self.trunk = model.backbone.requires_grad_(False)
+        self.projection_head = model.projection_head
+        self.prediction_head = model.prediction_head
+
+    def forward(self, x):
+        z = self.projection_head(self.trunk(x))
+        return z, self.prediction_head(z)
+
+
+def test_a_frozen_backbone_is_a_note(tmp_path, caplog):
+    model = WithTrunk()
+    with Watch(tmp_path, model, backbone="trunk") as watch:
+        for batch in batches(10):
+            watch.step(optimized(model, batch, lr=0.1))
+        watch.end_epoch()
+    assert [finding.check for finding in watch.findings] == ["frozen encoder"]
+    assert "note: step 10: the weights of 'trunk'" in caplog.text
+    (warning,) = runs.load(tmp_path).summary["warnings"]
+    assert warning["kind"] == "frozen encoder"
+
+
 def test_a_network_of_which_only_biases_are_trained_takes_no_large_step():
     layer = nn.Linear(64, 4)
     nn.init.zeros_(layer.bias)
