@@ -2,6 +2,7 @@
 
 import statistics
 
+import pandas as pd
 import pytest
 import torch
 from conftest import features
@@ -13,6 +14,7 @@ from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.figures import figure
 from studies.mechanism.page import STUDY
 from studies.mechanism.plan import PLAN, SEEDS
+from studies.mechanism.runs import best_rate
 from studies.mechanism.speeds import slope
 from studies.mechanism.verdicts import MATCHED, VARIANTS, pooled, runs_of
 
@@ -99,6 +101,13 @@ def test_pooled_differences_have_one_value_for_each_seed():
                 by_seed[seed].append(accuracies[0] - accuracies[1])
     expected = difference([statistics.fmean(values) for values in by_seed.values()])
     assert pooled(runs, settings, "linear") == pytest.approx(expected)
+
+
+def test_equal_accuracies_choose_the_smaller_rate():
+    """The means of (97.9, 98.6) and of (98.2, 98.2) are equal, but for rounding."""
+    means = [98.25783999999999, 98.25784000000000, 98.25783999999999]
+    tried = pd.Series(means, ["22.0", "8.0", "2.8"])
+    assert best_rate(tried) == "2.8"
 
 
 def test_a_figure_has_the_difference_of_each_comparison():
