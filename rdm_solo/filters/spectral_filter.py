@@ -25,7 +25,7 @@ from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import rank
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_choice, check_number
+from rdm_solo.ground.values import check_choice, check_integer, check_number
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +58,9 @@ class SpectralFilter(nn.Module):
     A stack of batches ``(V, N, k)``, such as the views of the same images, is filtered batch by
     batch in one call, with the same bits as V calls.
 
-    A call synchronises with the device once, in the decomposition, and not at all with
-    ``solver="products"``. A function that is not elementwise adds one synchronisation. Counts for
-    warnings are read in every call on a CPU, and otherwise in every ``EVERY``-th call and in
-    :meth:`report`.
+    A call synchronises with the device once, in the decomposition or to check the result of
+    products. A function that is not elementwise adds one synchronisation. Counts for warnings are
+    read in every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -72,10 +71,12 @@ class SpectralFilter(nn.Module):
             defines the filter; 0 uses the batch alone. Each call is one update, so SimSiam and BYOL
             make two in a step.
         solver: ``"eigh"`` decomposes the Gram matrix. ``"products"`` computes sigma^-1 and
-            sigma^-0.5 of a float32 target by matrix products; rows of unit length differ by at most
-            2e-7. A batch for which they are inexact, such as a collapsed one, is mapped to zero.
-            This is known ``DELAY`` calls later, and from then on batches are decomposed until the
-            next epoch. ``"auto"`` uses products on CUDA devices, where they are faster.
+            sigma^-0.5 of a float32 target by matrix products, and decomposes batches for which they
+            are inexact; rows of unit length differ by at most 2e-7. ``"auto"`` uses products on
+            CUDA devices, where they are faster.
+        check_delay: after how many calls to read whether products were exact; 0 waits in each call.
+            A batch that fails a delayed check is mapped to zero. The first batch of an epoch is
+            checked at once, and after a failed check the rest of the epoch is decomposed.
         parameters: the function's other parameters, such as ``keep=8``.
 
     Shapes: ``(N, k) -> (N, k)`` or ``(V, N, k) -> (V, N, k)``.
@@ -87,7 +88,6 @@ class SpectralFilter(nn.Module):
     """
 
     EVERY = 50
-    DELAY = 2  # calls
 
     running: Tensor
 
@@ -98,6 +98,7 @@ class SpectralFilter(nn.Module):
         p: float | Schedule | dict[str, object] | None = None,
         momentum: float = 0.0,
         solver: str = "auto",
+        check_delay: int = 0,
         **parameters: Any,
     ) -> None:
         super().__init__()
@@ -107,6 +108,7 @@ class SpectralFilter(nn.Module):
         self.has_gradient = branch == "online"
         self.momentum = check_number("momentum", momentum, 0, 1)
         self.solver = check_choice("solver", solver, ("auto", "eigh", "products"))
+        self.check_delay = check_integer("check_delay", check_delay, 0)
         if momentum:
             self.register_buffer("running", torch.empty(0, 0, dtype=torch.float64))
         self.schedule = None if p is None else as_schedule(p)
@@ -119,6 +121,7 @@ class SpectralFilter(nn.Module):
         """Call :meth:`report` and set the exponent ``p`` to its value in that epoch."""
         self.report()
         self._needs_eigh = False
+        self._is_checked = False
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p, **self.values)
 
@@ -210,8 +213,9 @@ class SpectralFilter(nn.Module):
     ) -> list[Tensor] | None:
         """Return the filtered rows for sigma^-1 and sigma^-0.5, or None if they need ``eigh``.
 
-        The host does not wait for the check of the result. A batch that fails it is mapped to zero
-        on the device, and the host reads that ``DELAY`` calls later.
+        Results are checked on the device. With ``check_delay``, the host does not wait for a check,
+        but reads it after that many calls, and a batch that fails is mapped to zero. The first
+        batch of an epoch is always checked at once, so a collapsed network never uses products.
         """
         batch, _ = batches[0]
         order = ORDERS.get(self.p)
@@ -219,10 +223,9 @@ class SpectralFilter(nn.Module):
         solver = self.solver
         if solver == "auto":
             solver = "products" if batch.rows.device.type == "cuda" else "eigh"
-        if order is None or not is_root or solver == "eigh":
+        # After batch norm, a square batch has a null direction that inverse_root does not know.
+        if order is None or not is_root or solver == "eigh" or batch.n == batch.k:
             return None
-        if len(self._checks) == self.DELAY:
-            self._read_check()
         if self._needs_eigh:
             return None
         cut = relative_cut(batch.dtype, batch.n, batch.k)
@@ -232,19 +235,26 @@ class SpectralFilter(nn.Module):
         usable = usable & (negligible_rows == 0)
         root = root.where(usable[:, None, None], 0.0)
         self._checks.append(read_later(usable.all()))
+        while len(self._checks) > (self.check_delay if self._is_checked else 0):
+            if not self._read_check():
+                return None
         return [filter_by_root(batch, matrix) for (batch, _), matrix in zip(batches, root)]
 
-    def _read_check(self) -> None:
-        """Read the oldest check; if it failed, later batches of this epoch are decomposed."""
+    def _read_check(self) -> bool:
+        """Return the oldest check; if it failed, all batches of this epoch are decomposed."""
         is_usable = self._checks.pop(0)
-        if not is_usable():
-            self._needs_eigh = True
-            problem = "has directions too weak for filter.solver=products"
+        if is_usable():
+            self._is_checked = True
+            return True
+        self._needs_eigh = self.check_delay > 0
+        if self._is_checked and self.check_delay:
+            problem = "was too close to singular for filter.solver=products"
             self._log_once(
                 problem,
                 f"a batch that reached the {self.branch} filter {problem}; it was mapped to zero, "
-                "and later batches of the epoch are decomposed.",
+                "and later batches of its epoch are decomposed.",
             )
+        return False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy, without checks that are on their way to the host."""

@@ -187,7 +187,13 @@ class ChosenFilter:
             branches = ["online", "target"]
         return {
             branch: SpectralFilter(
-                branch, self.function, p, self.momentum, self.solver, **self.parameters
+                branch,
+                self.function,
+                p,
+                self.momentum,
+                self.solver,
+                check_delay=2,  # calls, so that a step does not wait for the device
+                **self.parameters,
             )
             for branch in branches
         }

@@ -84,36 +84,53 @@ def refused_batches():
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kind", refused_batches())
-def test_other_batches_are_decomposed_after_the_check_is_read(kind, order):
+@pytest.mark.parametrize("delay", [0, 2])
+def test_other_batches_are_decomposed(delay, kind, order):
     x = refused_batches()[kind]
     p = EXPONENTS[order]
     expected = SpectralFilter("target", "pow", p, solver="eigh")(x)
-    module = SpectralFilter("target", "pow", p, solver="products")
-    outputs = [module(x) for _ in range(module.DELAY + 2)]
-    if x.dtype == torch.float32:
-        assert not any(map(torch.any, outputs[: module.DELAY]))  # mapped to zero until then
-        outputs = outputs[module.DELAY :]
-    assert all(torch.equal(output, expected) for output in outputs)
-    # Products are tried again in the next epoch.
-    good = features("batchnorm", 64, 512)
-    by_products = SpectralFilter("target", "pow", p, solver="products")(good)
-    assert not torch.equal(module(good), by_products) or x.dtype != torch.float32
-    module.set_epoch(1)
-    assert torch.equal(module(good), by_products)
+    module = SpectralFilter("target", "pow", p, solver="products", check_delay=delay)
+    for _ in range(4):
+        assert torch.equal(module(x), expected)
 
 
-def test_a_failed_check_is_logged_once(caplog):
-    module = SpectralFilter("target", "pow", -1, solver="products")
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_delayed_check_maps_a_batch_to_zero_and_later_ones_are_decomposed(order, caplog):
+    good, bad = features("batchnorm", 64, 512), steep()
+    p = EXPONENTS[order]
+    by_eigh = SpectralFilter("target", "pow", p, solver="eigh")
+    by_products = SpectralFilter("target", "pow", p, solver="products")
+    module = SpectralFilter("target", "pow", p, solver="products", check_delay=2)
     for epoch in range(2):
-        module(refused_batches()["rank 1"])
+        assert torch.equal(module(good), by_products(good))
+        assert not module(bad).any()
+        assert torch.equal(module(good), by_products(good))
+        for x in (good, bad):  # the check of the second call is read in the fourth
+            assert torch.equal(module(x), by_eigh(x))
         module.set_epoch(epoch)
     assert [record.message.count("filter.solver") for record in caplog.records] == [1]
 
 
+def test_a_check_that_is_read_at_the_epochs_end_is_logged(caplog):
+    module = SpectralFilter("target", "pow", -1, solver="products", check_delay=2)
+    module(features("batchnorm", 64, 512))
+    module(steep())
+    assert not caplog.records
+    module.report()
+    assert len(caplog.records) == 1
+
+
+def test_a_square_batch_is_decomposed():
+    x = features("batchnorm", 64, 64)
+    expected = SpectralFilter("target", "pow", -1, solver="eigh")(x)
+    assert torch.equal(SpectralFilter("target", "pow", -1, solver="products")(x), expected)
+
+
 def test_a_filter_with_unread_checks_can_be_copied():
-    module = SpectralFilter("target", "pow", -1, solver="products")
+    module = SpectralFilter("target", "pow", -1, solver="products", check_delay=2)
     x = features("batchnorm", 64, 512)
     expected = module(x)
+    module(x)
     copy = pickle.loads(pickle.dumps(module))
     assert torch.equal(copy(x), expected)
 
@@ -127,10 +144,10 @@ def test_a_null_direction_that_is_not_the_vector_of_ones_is_refused():
 
 def test_one_refused_view_does_not_change_the_other():
     views = torch.stack([features("batchnorm", 64, 512), steep()])
-    module = SpectralFilter("target", "pow", -1, solver="products")
-    alone = SpectralFilter("target", "pow", -1, solver="products")(views[0])
+    module = SpectralFilter("target", "pow", -1, solver="products", check_delay=2)
+    expected = module(views[0])
     good, refused = module(views)
-    assert torch.equal(good, alone)
+    assert torch.equal(good, expected)
     assert not refused.any()
 
 
