@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import command, features, oracle
+from conftest import features, oracle
 from support import small_runs
 from support.waits import Waits
 from torch import Tensor, nn
@@ -247,13 +247,10 @@ def test_several_devices_equal_one(tmp_path):
             assert error(actual, expected.double()) < EXACT, name
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed"])  # test_defaults.py: bf16-mixed
 def test_a_run_trains(precision, tmp_path):
-    options = ["filter=target_pow", "dataset=digits", "max_epochs=3", "hydra.run.dir=run"]
-    device = ["trainer=gpu", f"trainer.precision={precision}"]
-    run = command("rdm_solo.train", *options, *device, cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+    options = ["filter=target_pow", "dataset=digits", "max_epochs=3"]
+    small_runs.run(tmp_path / "run", *options, "trainer=gpu", f"trainer.precision={precision}")
     table = small_runs.rows(tmp_path / "run")
     assert len(table) == 3
     assert table[-1]["erank/gap"] > 0
