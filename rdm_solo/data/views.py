@@ -146,8 +146,9 @@ class Pipeline:
     def _in_chunks(self, x: Tensor, u: Tensor, is_cropped: bool) -> Tensor:
         num_views, chunk = u.shape[:2]
         if x.device.type == "cpu":
-            values_per_image = num_views * x.shape[-3] * self.size**2
-            chunk = max(1, CHUNK_VALUES // values_per_image)
+            channels, height, width = x.shape[-3:]
+            pixels = max(height * width, self.size**2)  # of an image or its view
+            chunk = max(1, CHUNK_VALUES // (num_views * channels * pixels))
         stacks = []
         for images, rows in zip(torch.split(x, chunk, dim=-4), torch.split(u, chunk, dim=1)):
             rows = rows.flatten(0, 1)

@@ -248,11 +248,12 @@ class SpectralFilter(nn.Module):
             return True
         self._needs_eigh = self.check_delay > 0
         if self._is_checked and self.check_delay:
-            problem = "was too close to singular for filter.solver=products"
+            problem = "cannot be filtered by products"
             self._log_once(
                 problem,
-                f"a batch that reached the {self.branch} filter {problem}; it was mapped to zero, "
-                "and later batches of its epoch are decomposed.",
+                f"a batch that reached the {self.branch} filter {problem}, because it is nearly "
+                "singular or has rows of zeros or NaN. It was mapped to zero, and later batches of "
+                "its epoch are decomposed (filter.solver).",
             )
         return False
 

@@ -1,5 +1,6 @@
 """Start a run from a checkpoint of another run that was the same until p changed."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,31 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, METRICS, SPECTRA, write_atomically, writing
 
+log = logging.getLogger("rdm_solo")
+
 
 def copy(cfg: DictConfig, folder: Path) -> Path | None:
     """Copy the most epochs that a run beside this folder has trained alike; return that run.
 
-    None: no such run has a checkpoint kept by ``checkpoint.keep``. Measurements after the
+    None: no such run has a readable checkpoint kept by ``checkpoint.keep``. Measurements after the
     checkpoint are copied too, since a run that resumes drops them.
     """
-    candidates = list(_checkpoints(cfg, folder))
-    if not candidates:
-        return None
-    _, checkpoint = max(candidates)
-    source = checkpoint.parent.parent
-    copies = {CHECKPOINT: checkpoint, METRICS: source / METRICS}
-    for path in (source / SPECTRA).glob("*.npz"):
-        copies[f"{SPECTRA}/{path.name}"] = path
-    for name, path in copies.items():
-        with writing(folder / name):
-            (folder / name).parent.mkdir(exist_ok=True)
-        write_atomically(folder / name, path.read_bytes())
-    return source
+    for _, checkpoint in sorted(_checkpoints(cfg, folder), reverse=True):
+        try:
+            checkpoints.read(checkpoint)
+        except UserError as error:
+            log.warning(f"warning: {error}")
+            continue
+        source = checkpoint.parent.parent
+        copies = {CHECKPOINT: checkpoint, METRICS: source / METRICS}
+        for path in (source / SPECTRA).glob("*.npz"):
+            copies[f"{SPECTRA}/{path.name}"] = path
+        for name, path in copies.items():
+            with writing(folder / name):
+                (folder / name).parent.mkdir(exist_ok=True)
+            write_atomically(folder / name, path.read_bytes())
+        return source
+    return None
 
 
 def _checkpoints(cfg: DictConfig, folder: Path) -> Iterator[tuple[int, Path]]:

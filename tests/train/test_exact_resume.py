@@ -97,6 +97,14 @@ def test_a_run_that_shares_epochs_equals_one_that_trains_them(tmp_path):
     for name, array in expected_spectra.items():
         np.testing.assert_array_equal(spectra[name], array)
 
+    # A damaged checkpoint is passed over.
+    last_shared = checkpoints.by_epoch(shared.with_name("alike"))[2]
+    last_shared.write_bytes(last_shared.read_bytes()[:-100])
+    shutil.rmtree(shared)
+    run(shared, *options, steps, "share_epochs=true")
+    assert list(checkpoints.by_epoch(shared)) == [2, 3, 4]
+    assert all_rows(shared) == all_rows(expected)
+
 
 def _train_and_resume(rank: int, world: int, method: str, folder: str) -> None:
     """Train three epochs on two processes, and the last two again from the first checkpoint."""
