@@ -61,10 +61,11 @@ def _choose(groups: Groups) -> list[Group]:
 @partial(
     Plot,
     title="When p is switched",
-    caption="Each run minus the run of the same seed that keeps its first p. The rank is compared "
-    "by its logarithm: -0.69 is half the rank. Vertical lines show when p changes. If a filter "
-    "raises the rank, the rank falls within a few epochs after the filter is switched off, and "
-    "rises again after it is switched on.",
+    caption="Each run against the run of the same seed that keeps its first p. On the left, the "
+    "logarithm of the ratio of their online ranks: -0.69 is half the rank. On the right, the "
+    "difference of their accuracies. Dotted lines show when p changes. If the filter raises the "
+    "rank, expect the line to fall after the filter is switched off, and to rise after it is "
+    "switched on.",
     needs="runs with p={schedule: steps, ...}, and runs of the same seeds with its first p",
     columns=(RANK, *ACCURACIES),
     choose=_choose,
@@ -80,11 +81,13 @@ def switch(groups: Groups, looks: style.Looks) -> Figure:
         for axes, column in ((ranks, RANK), (accuracies, measured)):
             for group in members:
                 draw_curve(axes, _difference(group, unswitched, column), looks[group.label])
-            name = "ln online rank" if column == RANK else axis_label(column)
-            epoch_axes(axes, f"{name} minus unswitched")
+            label = f"{axis_label(column)} minus unswitched"
+            if column == RANK:
+                label = "ln(online rank ÷ unswitched)"
+            epoch_axes(axes, label)
             for epoch in epochs:
                 axes.axvline(epoch - 0.5, color=style.GREY, linestyle=style.DOTS, lw=1)
-        style.panel_title(ranks, f"minus {unswitched.label}")
+        style.panel_title(ranks, f"against {unswitched.label}")
     return figure
 
 

@@ -35,15 +35,13 @@ def preview(cfg: DictConfig) -> None:
     sigma, rows, source = spectrum(cfg, run)
     first, later = _exponents(chosen)
     effect = predict(chosen, first, sigma, rows)
-    log.info(effect.line)
+    _log(effect)
     name = f"filter_{effect.name.replace(', ', '_')}"
     for time, p in later.items():
-        log.info(f"{time}: {predict(chosen, p, sigma, rows).line}")
+        _log(predict(chosen, p, sigma, rows), f"{time}: ")
         name += f"_to_{p:g}"
     if chosen.momentum:
-        log.info("  note: drawn for one batch, without the running correlation")
-    for warning in effect.warnings:
-        log.info(f"  note: {warning}")
+        log.info("note: drawn for one batch, without the running correlation")
     note = f"{source}; sigma: singular values of {rows} rows after a batch norm."
     figure = plots.draw_filter(effect, note)
     folder = Path(cfg.out or "preview")
@@ -52,6 +50,12 @@ def preview(cfg: DictConfig) -> None:
     files.make_results_folder(folder)
     plots.save(figure, folder, name)
     log.info(f"{name}.png and .pdf in {folder}")
+
+
+def _log(effect: Preview, time: str = "") -> None:
+    log.info(f"{time}{effect.line}")
+    for warning in effect.warnings:
+        log.info(f"  note: {warning}")
 
 
 def _choose(cfg: DictConfig, run: RunFolder | None) -> ChosenFilter:
