@@ -17,40 +17,41 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# (a, b, c) of each step, by m. A step maps x = lambda^(1/m) to x (a + b x^m + c x^2m), and is the
-# best such approximation of 1 on the interval that the step before leaves. The first interval is
-# 3e-6 <= lambda^(1/2) <= 1, and the error after the last step is below 3e-9. The last polynomials
-# are Taylor's.
+# (a, b, c) of each step, by m. A step maps x = lambda^(1/m) to x (a + b x^m + c x^2m). It is the
+# best such approximation of 1 on the interval that the step before leaves, without the part below a
+# hundredth (m = 2) or a tenth (m = 4) of its upper end. Without this limit a step would map some
+# large eigenvalues to rounding noise. The first interval is 3e-6 <= lambda^(1/2) <= 1, and the
+# error after the last step is below 3e-9. The last polynomial of m = 4 is Taylor's.
 STEPS = {
     2: (
-        (8.51416970098, -25.2812268598, 18.7670316163),
-        (4.25692332627, -3.16006124535, 0.586464783871),
-        (4.25618152182, -3.15954815321, 0.586406256819),
-        (4.25302712831, -3.1573660642, 0.58615735258),
-        (4.23966299625, -3.14811668102, 0.585102319054),
-        (4.1839189377, -3.10945476996, 0.580692636687),
-        (3.9658802997, -2.9568996245, 0.563299312127),
-        (3.2966741448, -2.47226100721, 0.508211391293),
-        (2.28212537023, -1.65223112804, 0.417007155314),
-        (1.8894923382, -1.26601003601, 0.37660457522),
-        (1.875, -1.25, 0.375),
+        (8.09336879938, -23.620431037, 17.4461521701),
+        (4.21729505255, -3.34196414468, 0.670228568675),
+        (4.21729505634, -3.34196415368, 0.670228571684),
+        (4.21729505624, -3.34196415345, 0.670228571604),
+        (4.21729505617, -3.34196415328, 0.670228571548),
+        (4.21729505612, -3.34196415316, 0.670228571508),
+        (4.07825395231, -3.19317414079, 0.638117256619),
+        (3.3308692095, -2.49776000263, 0.511098789882),
+        (2.31155744187, -1.67867198131, 0.419863733752),
+        (1.89242654391, -1.26922941238, 0.376928024798),
+        (1.87500184121, -1.25000154214, 0.37499970094),
     ),
     4: (
-        (4.93345481761, -16.0951254376, 13.1531256256),
-        (2.4594969276, -0.508349430143, 0.0263955283405),
-        (2.43170063983, -0.510851744229, 0.0271558900866),
-        (2.36690710827, -0.517086096834, 0.0291032119394),
-        (2.22767812371, -0.532401611261, 0.0342988178383),
-        (1.97433492952, -0.56584270014, 0.0490971185104),
-        (1.63905678287, -0.602048270312, 0.0899725732024),
-        (1.4298065191, -0.573762259071, 0.146225669807),
-        (1.40625, -0.5625, 0.15625),
+        (3.85003232477, -10.8538619631, 8.61893493581),
+        (2.38376515237, -0.987596968185, 0.115251190307),
+        (2.38376515234, -0.987596968119, 0.115251190293),
+        (2.38376515235, -0.987596968153, 0.115251190301),
+        (2.38376515238, -0.987596968204, 0.115251190311),
+        (2.2160951795, -0.869580273036, 0.100300484901),
+        (1.69762978413, -0.598988200689, 0.0799881845868),
+        (1.44838033266, -0.580749302775, 0.139145531268),
+        (1.40649827464, -0.562659557103, 0.156161461622),
         (1.40625, -0.5625, 0.15625),
     ),
 }
-# A root is used if G^(-1/2) G G^(-1/2) equals I up to this error, and if the null direction of
-# batch norm changes the rows of U by at most as much.
-TOLERANCE = 1e-7
+# A root is used if G^(-1/2) G G^(-1/2) equals I up to this error (the Frobenius norm), and if the
+# null direction of batch norm changes the rows of U by at most as much.
+TOLERANCE = 5e-7
 # The range of |G| in which no filtered row is too long or too short for a loss to normalise.
 SMALLEST, LARGEST = 1e-10, 1e10
 # A graph saves the time to launch kernels, which is negligible for larger matrices.
@@ -124,7 +125,7 @@ def iterate(gram: Tensor, order: int, cut: float) -> InverseRoot:
     tilt = torch.linalg.vector_norm(tilt, dim=(-2, -1)).where(is_null, 0.0)
     # The sum of all 1 / lambda is at least that of the smallest one.
     inverse_trace = inverse_sqrt.square().sum((-2, -1))
-    usable = residual.abs().amax((-2, -1)) <= TOLERANCE
+    usable = torch.linalg.matrix_norm(residual) <= TOLERANCE
     usable &= tilt <= TOLERANCE
     usable &= inverse_trace * size * cut**2 < 1
     usable &= (size > SMALLEST) & (size < LARGEST)

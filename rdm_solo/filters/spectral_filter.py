@@ -56,7 +56,7 @@ class SpectralFilter(nn.Module):
     normalisation.
 
     A stack of batches ``(V, N, k)``, such as the views of the same images, is filtered batch by
-    batch in one call, with the same bits as V calls.
+    batch in one call, on a CPU with the same bits as V calls.
 
     A call synchronises with the device once, in the decomposition or to check the result of
     products. A function that is not elementwise adds one synchronisation. Counts for warnings are
@@ -71,8 +71,8 @@ class SpectralFilter(nn.Module):
             defines the filter; 0 uses the batch alone. Each call is one update, so SimSiam and BYOL
             make two in a step.
         solver: ``"eigh"`` decomposes the Gram matrix. ``"products"`` computes sigma^-1 and
-            sigma^-0.5 of a float32 target by matrix products, and decomposes batches for which they
-            are inexact; rows of unit length differ by at most 2e-7. ``"auto"`` uses products on
+            sigma^-0.5 of float32 rows without a gradient by matrix products, within the bound
+            above, and decomposes batches for which they are inexact. ``"auto"`` uses products on
             CUDA devices, where they are faster.
         check_delay: after how many calls to read whether products were exact; 0 waits in each call.
             A batch that fails a delayed check is mapped to zero. The first batch of an epoch is
@@ -215,7 +215,7 @@ class SpectralFilter(nn.Module):
 
         Results are checked on the device. With ``check_delay``, the host does not wait for a check,
         but reads it after that many calls, and a batch that fails is mapped to zero. The first
-        batch of an epoch is always checked at once, so a collapsed network never uses products.
+        batch of an epoch is always checked at once.
         """
         batch, _ = batches[0]
         order = ORDERS.get(self.p)
@@ -223,7 +223,8 @@ class SpectralFilter(nn.Module):
         solver = self.solver
         if solver == "auto":
             solver = "products" if batch.rows.device.type == "cuda" else "eigh"
-        # After batch norm, a square batch has a null direction that inverse_root does not know.
+        # After batch norm, a square batch has a null direction that inverse_root does not know, so
+        # it would always fail the check.
         if order is None or not is_root or solver == "eigh" or batch.n == batch.k:
             return None
         if self._needs_eigh:

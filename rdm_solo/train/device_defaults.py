@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.runs import settings
 from rdm_solo.train import claims
 from rdm_solo.train.processes import on_cpu
 
@@ -29,10 +30,13 @@ def choose(cfg: DictConfig, folder: Path) -> DictConfig:
     has_bfloat16 = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     values = defaults(cfg, on_gpu, has_bfloat16)
     earlier = claims.earlier_config(cfg, folder)
-    if earlier is not None:
-        for name in KEPT:
-            values[name] = OmegaConf.select(earlier, name)
-    return fill(cfg, values)
+    if earlier is None:
+        return fill(cfg, values)
+    kept = {name: OmegaConf.select(earlier, name) for name in KEPT}
+    resumed = fill(cfg, values | kept)
+    if cfg.overwrite and settings.differences(earlier, resumed):  # another run replaces it
+        return fill(cfg, values)
+    return resumed
 
 
 def defaults(cfg: DictConfig, on_gpu: bool, has_bfloat16: bool) -> dict[str, Any]:
@@ -54,7 +58,8 @@ def defaults(cfg: DictConfig, on_gpu: bool, has_bfloat16: bool) -> dict[str, Any
     values["trainer.benchmark"] = not cfg.trainer.get("deterministic")
     # A fused optimiser unscales float16's gradients itself, and Lightning cannot clip them then.
     is_scaled = cfg.trainer.precision == "16-mixed"
-    values["optimizer.fused"] = cfg.optimizer.name != "lars" and not is_scaled
+    loops = cfg.optimizer.kwargs.keys() & {"foreach", "differentiable"}  # torch refuses both
+    values["optimizer.fused"] = cfg.optimizer.name != "lars" and not is_scaled and not loops
     if cfg.checkpoint.every_n_epochs is None and not cfg.checkpoint.keep:
         values["checkpoint.min_seconds"] = SECONDS
     return values

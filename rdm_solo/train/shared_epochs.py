@@ -28,7 +28,9 @@ def copy(cfg: DictConfig, folder: Path) -> Path | None:
             log.warning(f"warning: {error}")
             continue
         source = checkpoint.parent.parent
-        copies = {CHECKPOINT: checkpoint, METRICS: source / METRICS}
+        copies = {CHECKPOINT: checkpoint}
+        if (source / METRICS).is_file():
+            copies[METRICS] = source / METRICS
         for path in (source / SPECTRA).glob("*.npz"):
             copies[f"{SPECTRA}/{path.name}"] = path
         for name, path in copies.items():

@@ -50,6 +50,62 @@ def test_a_root_that_is_used_is_exact(shape, kind, order):
     torch.testing.assert_close(by_products, filtered.float(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("n", [16, 64, 256])
+def test_no_eigenvalue_falls_to_rounding_noise_within_the_steps(n, order):
+    """Without a lower bound of the intervals, 0.6736 and 0.6117 of |G| became 1e-9."""
+    largest = torch.linspace(0.55, 0.75, 101).double()
+    largest = torch.cat([largest, torch.tensor([0.6736, 0.6117]).double()])
+    others = ((1 - largest**2) / (n - 1)).sqrt()
+    lam = others[:, None].repeat(1, n)
+    lam[:, 0] = largest
+    q = torch.linalg.qr(features("gaussian", n, n).double())[0]
+    gram = (q * lam[:, None]) @ q.mT
+    root, usable = inverse_root(gram, order, 1e-6)
+    assert usable.all()
+    expected = (q * lam[:, None] ** (-1 / order)) @ q.mT
+    assert (root - expected).norm(dim=-1).amax() < 1e-7 * expected.norm(dim=-1).amax()
+
+
+def with_one_weak_direction(n, k, ratio):
+    left = torch.linalg.qr(features("gaussian", n, min(n, k)).double())[0]
+    right = torch.linalg.qr(features("gaussian", k, min(n, k), seed=1).double())[0]
+    sigma = torch.ones(min(n, k)).double()
+    sigma[-1] = ratio
+    return ((left * sigma) @ right.mT).float()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", [(64, 512), (512, 64)])
+def test_a_root_near_the_bound_is_exact_or_refused(shape, order):
+    p = EXPONENTS[order]
+    used = []
+    for ratio in torch.logspace(-5.3, -3, 24).tolist():
+        x = with_one_weak_direction(*shape, ratio)
+        gram = x.double() @ x.double().mT if shape[0] < shape[1] else x.double().mT @ x.double()
+        usable = inverse_root(gram[None], order, relative_cut(x.dtype, *shape)).usable
+        used.append(usable.item())
+        if usable:
+            u, sigma, vh = torch.linalg.svd(x.double(), full_matrices=False)
+            expected = unit_rows((u * sigma ** (1 + p)) @ vh)
+            actual = unit_rows(SpectralFilter("target", "pow", p, solver="products")(x))
+            bound = 3.1e-7 + 16 * torch.finfo(torch.float64).eps / ratio**2  # SpectralFilter's
+            assert (actual - expected).norm(dim=1).max() < bound
+    assert used[-1]
+    assert not all(used)
+
+
+def test_a_direction_of_noise_is_refused_by_its_own_rule():
+    """The iteration reaches this direction, which the cut of a (16, 65536) batch excludes."""
+    cut = relative_cut(torch.float32, 16, 65_536)
+    q = torch.linalg.qr(features("gaussian", 16, 16).double())[0]
+    sigma = torch.ones(16).double()
+    sigma[-1] = 0.9 * cut
+    gram = (q * sigma**2) @ q.mT
+    assert not inverse_root(gram[None], 4, cut).usable
+    assert inverse_root(gram[None], 4, cut / 100).usable
+
+
 def steep():
     """Return a batch whose null direction is the vector of ones up to 1e-5 only."""
     return batch_norm(features("1/i^2", 64, 512), None, None, training=True)
@@ -68,6 +124,8 @@ def refused_batches():
     right = torch.linalg.qr(features("gaussian", 512, 64, seed=1).double())[0]
     sigma = torch.ones(64).double()
     sigma[-1] = 0.9 * relative_cut(torch.float32, 64, 512)
+    many_rows = features("gaussian", 512, 64)
+    many_rows[7] *= 2e-6
     return {
         "zeros": torch.zeros(64, 512),
         "rank 1": x[:1] * torch.arange(1.0, 65.0)[:, None],
@@ -79,6 +137,8 @@ def refused_batches():
         "half precision": x.bfloat16(),
         "float64": x.double(),
         "too long rows": x * 1e12,
+        "too short rows": x * 1e-8,
+        "a short row of many": many_rows,
     }
 
 
