@@ -88,6 +88,7 @@ class SpectralFilter(nn.Module):
     """
 
     EVERY = 50
+    takes_stacks = True  # a call with (V, N, k) is V calls, also for the spectra
 
     running: Tensor
 

@@ -38,7 +38,8 @@ def refusal(*overrides: str) -> str:
         (["optimizer.weigth_decay=1"], "did you mean 'optimizer.weight_decay'?"),
         (["method=swav", "method.queue_size=3"], "did you mean 'method.kwargs.queue_size'?"),
         (["trainer.limit_train_batches=2"], "passed as ++trainer.limit_train_batches=2"),
-        (["optimizer.kwargs={fused: true}"], "passed as ++optimizer.kwargs.fused=..."),
+        (["optimizer.kwargs={fused: true}"], "did you mean 'optimizer.fused'?"),
+        (["optimizer.kwargs={nesterov: true}"], "passed as ++optimizer.kwargs.nesterov=..."),
         (["method.kwargs={proj_hiden_dim: 8}"], "did you mean 'method.kwargs.proj_hidden_dim'?"),
         (["dataset=CIFAR10"], "did you mean 'cifar10'?"),
         (["logger=none"], "there are csv, tensorboard, wandb"),
@@ -98,7 +99,7 @@ def jobs(monkeypatch, tmp_path):
 def test_a_config_folder_of_the_user_adds_choices(jobs, tmp_path):
     write_filter(tmp_path / "own", "# @package _global_\nfilter: {name: soft, sharpness: 1}\n")
     (cfg,) = jobs("--config-dir", "own", "filter=soft", "filter.sharpness=3")
-    assert cfg.filter == {"momentum": 0, "name": "soft", "sharpness": 3}
+    assert cfg.filter == {"momentum": 0, "solver": "auto", "name": "soft", "sharpness": 3}
     sweep = ["-m", "filter=soft,identity", "hydra.sweep.dir=s", "hydra/launcher=basic"]
     first, second = jobs("--config-dir=own", *sweep)
     assert first.filter.name == "soft"

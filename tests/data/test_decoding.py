@@ -101,7 +101,8 @@ def test_crops_are_pillows():
     views = a_pair()
     batch = Decoder(files, views, seed=0)[2, [0]]
     size = [SIZE, SIZE]
-    for (crop,), u in zip(batch.crops, batch.uniforms, strict=True):
+    (stack,) = batch.crops  # of the one pipeline
+    for (crop,), u in zip(stack, batch.uniforms, strict=True):
         (box,) = views.pipelines[0].boxes(u, 40, 70).tolist()
         expected = tv.resized_crop(image, *box, size, v2.InterpolationMode.BICUBIC)
         assert_one_level_apart(crop, expected)
