@@ -27,7 +27,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     Args:
         folder: the run's folder.
         every_n_epochs: epochs between two checkpoints; the last epoch always gets one.
-        min_seconds: least time between two checkpoints, except before that of the last epoch.
+        min_seconds: least seconds between two checkpoints. The last epoch always gets one.
         keep: number of newest checkpoints to keep as ``epoch_0010.ckpt`` and so on, or ``"all"``.
         best: whether to keep the checkpoint of highest ``val/knn_acc1`` as ``best.ckpt``.
     """

@@ -16,7 +16,7 @@ LARGEST_GAIN = 1e32
 def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     r"""Return the gains :math:`g(\sigma)`, with 0 for rounding noise.
 
-    Functions that are not elementwise need a spectrum without directions of noise. If no row of
+    A function that is not elementwise needs a spectrum without noise (``drop_noise``). If no row of
     the batch is finite, the gains are NaN, and so is the loss. Shapes: ``-> (r,)``.
 
     >>> from rdm_solo.filters import decompose, get

@@ -52,7 +52,7 @@ STEPS = {
 # A root is used if G^(-1/2) G G^(-1/2) equals I up to this error (the Frobenius norm), and if the
 # null direction of batch norm changes the rows of U by at most as much.
 TOLERANCE = 5e-7
-# The range of |G| in which no filtered row is too long or too short for a loss to normalise.
+# Products are used only if |G| is in this range, in which no filtered row needs to be rescaled.
 SMALLEST, LARGEST = 1e-10, 1e10
 # A graph saves the time to launch kernels, which is negligible for larger matrices.
 LARGEST_GRAPH = 1024
@@ -68,8 +68,8 @@ class InverseRoot(NamedTuple):
 def inverse_root(gram: Tensor, order: int, cut: float) -> InverseRoot:
     """Return ``G^(-1/order)`` of each matrix of a stack, as one CUDA graph on a GPU.
 
-    ``order`` is 2 or 4, and ``cut`` is the share of the largest singular value below which a
-    direction is noise. The result must be read before the next call.
+    ``order`` is 2 or 4, and directions with ``sigma <= cut sigma_max`` are noise. The result must
+    be read before the next call.
 
     >>> root, usable = inverse_root(torch.diag(torch.tensor([16.0, 1.0])).double()[None], 4, 1e-6)
     >>> root.round(decimals=6), usable
@@ -120,7 +120,7 @@ def iterate(gram: Tensor, order: int, cut: float) -> InverseRoot:
     if order == 4:
         inverse_sqrt = root @ root
     residual = inverse_sqrt @ gram @ inverse_sqrt - eye
-    # G^-1 G u is u without its part in the null direction: zero if u is that direction.
+    # If the vector of ones u is exactly a null direction, G u and `tilt` are 0.
     tilt = inverse_sqrt @ (inverse_sqrt @ mean_row[..., None])
     tilt = torch.linalg.vector_norm(tilt, dim=(-2, -1)).where(is_null, 0.0)
     # The sum of all 1 / lambda is at least that of the smallest one.

@@ -58,9 +58,9 @@ class SpectralFilter(nn.Module):
     A stack of batches ``(V, N, k)``, such as the views of the same images, is filtered batch by
     batch in one call, on a CPU with the same bits as V calls.
 
-    A call synchronises with the device once, in the decomposition or to check the result of
-    products. A function that is not elementwise adds one synchronisation. Counts for warnings are
-    read in every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
+    A call waits for the device once: for the decomposition or, with products, for their check. A
+    function that is not elementwise adds one wait. Counts for warnings are read in every call on a
+    CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -74,9 +74,9 @@ class SpectralFilter(nn.Module):
             sigma^-0.5 of float32 rows without a gradient by matrix products, within the bound
             above, and decomposes batches for which they are inexact. ``"auto"`` uses products on
             CUDA devices, where they are faster.
-        check_delay: after how many calls to read whether products were exact; 0 waits in each call.
-            A batch that fails a delayed check is mapped to zero. The first batch of an epoch is
-            checked at once, and after a failed check the rest of the epoch is decomposed.
+        check_delay: number of calls after which the check of products is read. 0: each call waits
+            for its own. A batch that fails a delayed check is mapped to zero. The first batch of an
+            epoch is checked at once, and after a failed check the rest of the epoch is decomposed.
         parameters: the function's other parameters, such as ``keep=8``.
 
     Shapes: ``(N, k) -> (N, k)`` or ``(V, N, k) -> (V, N, k)``.

@@ -92,7 +92,7 @@ def switch(groups: Groups, looks: style.Looks) -> Figure:
 
 
 def _difference(group: Group, unswitched: Group, column: str) -> Curve:
-    """Return the difference between the runs of each seed; of ranks that of their logarithms."""
+    """Return the differences between both runs of each seed; ranks are compared by logarithm."""
     runs, references = zip(*_pairs(group, unswitched))
     x, values = by_epoch([*runs, *references], column)
     if column == RANK:

@@ -16,7 +16,7 @@ log = logging.getLogger("rdm_solo")
 
 
 def copy(cfg: DictConfig, folder: Path) -> Path | None:
-    """Copy the most epochs that a run beside this folder has trained alike; return that run.
+    """Copy the latest usable checkpoint of a run in the same parent folder; return its folder.
 
     None: no such run has a readable checkpoint kept by ``checkpoint.keep``. Measurements after the
     checkpoint are copied too, since a run that resumes drops them.
