@@ -1,0 +1,172 @@
+"""The effects of the arms, and the answers of the plan's questions."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from studies.intervals import difference, equivalence, holm
+from studies.study import distinct, series
+from studies.switch.runs import ARMS, FIRST, LAST, PLAN, UNSWITCHED, planned
+from studies.training import OK
+
+RUN = ["data", "setting", "arm", "seed"]
+RANKS = list(PLAN["columns"])
+ACCURACIES = ("knn", "linear")
+EPOCHS = range(FIRST - 1, 31)
+SWITCHED, RETURNED = FIRST + 4, LAST + 5  # five epochs after the switch, and after the way back
+CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits": 10.0}
+
+
+def complete(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds of a data set whose arms are all there."""
+    units = {(unit.data, str(unit.seed)): 0 for unit in planned()}
+    size = sum(1 + len(arms) for arms in ARMS.values())
+    counts = table.groupby(["data", "seed"])["arm"].count()
+    keys = [key for key in units if counts.get(key, 0) == size]
+    index = pd.MultiIndex.from_frame(table[["data", "seed"]])
+    return table[index.isin(keys)]
+
+
+def values_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ranks and accuracies with a row per run and the columns (name, epoch).
+
+    A diverged run has rank 1 and the accuracy of chance from then on.
+    """
+    rows = {}
+    for row in table.to_dict("records"):
+        values: dict[tuple[str, int], float] = {}
+        for name in RANKS:
+            ranks = series(row[name])
+            ranks += [1.0] * (len(EPOCHS) - len(ranks))
+            values |= {(name, epoch): rank for epoch, rank in zip(EPOCHS, ranks)}
+        for name in ACCURACIES:
+            for epoch in PLAN["probes"]:
+                text = row[f"{name} {epoch}"]
+                lost = CHANCE[row["data"]] if row["status"] != OK else math.nan
+                values[name, epoch] = float(text) if text else lost
+        rows[tuple(row[name] for name in RUN)] = values
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame.index = pd.MultiIndex.from_tuples(list(rows), names=RUN)
+    frame.columns = pd.MultiIndex.from_tuples(frame.columns, names=["name", "epoch"])
+    # An arm continues a run that has the probe after epoch 10.
+    return frame.sort_index()
+
+
+def differences(
+    values: pd.DataFrame, setting: str, arm: str, name: str, against: str = UNSWITCHED
+) -> pd.DataFrame:
+    """Return the differences to another arm by (data, seed) and epoch; of ranks those of ln."""
+    of_setting = values.xs(setting, level="setting")[name]
+    if name in RANKS:
+        of_setting = np.log(of_setting)
+    return of_setting.xs(arm, level="arm") - of_setting.xs(against, level="arm")
+
+
+def outcome(differences: pd.DataFrame, kind: str) -> pd.Series:
+    """Return an outcome of the plan from the differences of an arm."""
+    if kind == "switched":
+        return differences[SWITCHED]
+    if kind == "returned":
+        return differences[RETURNED] - differences[LAST]
+    return differences[LAST]
+
+
+def tests_of(values: pd.DataFrame, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the tests of a question: each arm, outcome and data set."""
+    against = question.get("against", UNSWITCHED)
+    for label, expected in question["arms"].items():
+        *setting, arm = label.split("/")
+        setting = setting[0] if setting else question["setting"]
+        for kind, names in question["outcomes"].items():
+            for name in names:
+                effect = outcome(differences(values, setting, arm, name, against), kind)
+                margin = PLAN["margin" if name in RANKS else "margin_accuracy"]
+                for data, sample in effect.groupby("data"):
+                    yield {
+                        "arm": label,
+                        "data": data,
+                        "outcome": kind,
+                        "column": name,
+                        "expected": expected,
+                        **difference(sample.tolist()),
+                        "p equal": equivalence(sample.tolist(), margin),
+                        "as expected": int((np.sign(sample) == SIGNS[expected]).sum()),
+                        "n": len(sample),
+                    }
+
+
+SIGNS = {"down": -1, "up": 1}
+
+
+def judged(values: pd.DataFrame, question: dict[str, Any]) -> pd.DataFrame:
+    """Return the tests of a question with Holm's correction and what each test says."""
+    tests = pd.DataFrame(tests_of(values, question))
+    tests["p"] = holm(tests["p"])
+    tests["p equal"] = holm(tests["p equal"])
+    tests["says"] = [verdict(test) for test in tests.to_dict("records")]
+    return tests
+
+
+def verdict(test: dict[str, Any]) -> str:
+    """Return what a test says, by the plan's rule.
+
+    >>> verdict({"mean": -0.3, "p": 0.01, "p equal": 0.9})
+    'down'
+    >>> verdict({"mean": -0.05, "p": 0.01, "p equal": 0.01})
+    'down, less than the margin'
+    """
+    differs = test["p"] < PLAN["alpha"]
+    equal = test["p equal"] < PLAN["alpha"]
+    direction = "down" if test["mean"] < 0 else "up"
+    if differs:
+        return f"{direction}, less than the margin" if equal else direction
+    return "no difference" if equal else "undecided"
+
+
+def answers(tests: pd.DataFrame) -> pd.Series:
+    """Return the answer of each arm, outcome and column: the one that all data sets share."""
+    groups = tests.groupby(["arm", "outcome", "column"], sort=False)["says"]
+    return groups.agg(lambda says: says.iloc[0] if says.nunique() == 1 else "differs")
+
+
+def lines(values: pd.DataFrame) -> pd.DataFrame:
+    """Return slope and threshold of growth on the gap, by (data, seed).
+
+    Growth is ln of the projection's rank at epoch 15 minus epoch 10; the gap is ln of target over
+    online rank, mean over the epochs 11 to 15.
+    """
+    power = values.xs("power", level="setting")
+    power = power[power.index.isin(PLAN["dose"], level="arm")]
+    window = list(range(FIRST, SWITCHED + 1))
+    gap = np.log(power["target"][window] / power["online"][window]).mean(axis=1)
+    growth = np.log(power["projection"][SWITCHED] / power["projection"][FIRST - 1])
+    points = pd.DataFrame({"gap": gap, "growth": growth})
+    fits = {}
+    for key, of_seed in points.groupby(["data", "seed"]):
+        slope, intercept = np.polyfit(of_seed["gap"], of_seed["growth"], 1)
+        fits[key] = {"slope": slope, "threshold": -intercept / slope}
+    frame = pd.DataFrame.from_dict(fits, orient="index")
+    frame.index = pd.MultiIndex.from_tuples(list(fits), names=["data", "seed"])
+    return frame
+
+
+def dose(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the tests of slope and threshold on each data set."""
+    tests = []
+    fits = lines(values)
+    for data, of_data in fits.groupby("data"):
+        for name, zero in (("slope", 0.0), ("threshold", 0.0), ("threshold", PLAN["threshold"])):
+            test = difference(of_data[name].tolist(), zero)
+            tests.append({"data": data, "quantity": name, **test, "n": len(of_data)})
+    frame = pd.DataFrame(tests)
+    frame["p"] = holm(frame["p"])
+    return frame
+
+
+def data_sets(values: pd.DataFrame) -> list[str]:
+    """Return the data sets that have complete seeds, in the plan's order."""
+    present = distinct(values.index.to_frame()["data"])
+    return [data for data in PLAN["data"] if data in present]
