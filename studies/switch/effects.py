@@ -104,6 +104,8 @@ SIGNS = {"down": -1, "up": 1}
 def judged(values: pd.DataFrame, question: dict[str, Any]) -> pd.DataFrame:
     """Return the tests of a question with Holm's correction and what each test says."""
     tests = pd.DataFrame(tests_of(values, question))
+    # Columns that are the same number for a method are tested once.
+    tests = tests.drop_duplicates(["arm", "data", "outcome", "mean", "low"], ignore_index=True)
     tests["p"] = holm(tests["p"])
     tests["p equal"] = holm(tests["p equal"])
     tests["says"] = [verdict(test) for test in tests.to_dict("records")]
