@@ -29,8 +29,8 @@ def difference(pairs: Sequence[float], zero: float = 0.0) -> dict[str, float]:
 def equivalence(pairs: Sequence[float], margin: float) -> float:
     """Return p of two one-sided t tests that the mean lies within ± margin (Schuirmann, 1987).
 
-    >>> round(equivalence([0.1, 0.0, -0.1, 0.0], margin=1.0), 5), equivalence([2.0, 3.0], 1.0) > 0.5
-    (3e-05, True)
+    >>> round(equivalence([0.1, 0.0, -0.1, 0.0], margin=0.1), 3)
+    0.046
     """
     above = stats.ttest_1samp(pairs, -margin, alternative="greater")
     below = stats.ttest_1samp(pairs, margin, alternative="less")

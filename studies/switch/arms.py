@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.ground.lightning import pl
-from rdm_solo.spectra import correlation, effective_rank
+from studies.mechanism.controls import rank_of
 
 HALVINGS = 11  # bisection steps for the exponent of a matched spectrum
 MOMENTUM = 0.9  # of the running mean of a batch's second moment
@@ -199,7 +199,7 @@ class Scrambled:
         eigenvalues, vectors = torch.linalg.eigh(self.running)
         sigma = eigenvalues.clamp(min=1e-8 * eigenvalues[-1]).sqrt()
         unit = rows @ vectors / sigma
-        target_rank = rank_of(output)
+        target_rank = rank_of(output.double())
         low, high = 0.0, 8.0  # the rank falls with the power
         for _ in range(HALVINGS):
             power = (low + high) / 2
@@ -216,12 +216,6 @@ def decomposed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     U, S, Vh = torch.linalg.svd(x.detach().double(), full_matrices=False)
     cut = 1e-6 * S[0]
     return U, S.clamp(min=cut), Vh
-
-
-def rank_of(x: Tensor) -> float:
-    """Return the effective rank of rows scaled to unit length."""
-    rows = nn.functional.normalize(x.double(), dim=1)
-    return float(effective_rank(correlation(rows)))
 
 
 def rotation(k: int, share: float, draw: torch.Generator) -> Tensor:

@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 
 from rdm_solo.data import Dataset
 from rdm_solo.data import digits as all_digits
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import DataError, Images
 from rdm_solo.data.sources import channel_moments
+from rdm_solo.evaluate.probe import fit_linear
+from rdm_solo.train.training_data import make_data
 from studies.images import split
+from studies.neighbours import knn_accuracy
 
 ICONS = "ICONS"  # environment variable: the file that studies.switch.icons has written
 CLASSES = 16  # the icons' most common names
@@ -43,3 +47,14 @@ def icons(num_train: int, num_val: int, **unused: Any) -> Dataset:
         parts.append(Images(images[rows], labels[rows]))
     train, val = parts
     return Dataset("icons", train, val, CLASSES, *channel_moments(train.images))
+
+
+def pixel_accuracies(config: DictConfig) -> dict[str, float]:
+    """Return the accuracies of kNN and of a linear probe on the standardised pixels."""
+    dataset, _ = make_data(config)
+    columns = []
+    for part in (dataset.train, dataset.val):
+        pixels = part.images.flatten(1) / 255
+        columns += [(pixels - dataset.mean[0]) / dataset.std[0], part.labels]
+    linear = fit_linear(*columns, num_classes=dataset.num_classes)
+    return {"knn": knn_accuracy(*columns), "linear": linear.curve[-1].top1}

@@ -17,6 +17,7 @@ RANKS = list(PLAN["columns"])
 ACCURACIES = ("knn", "linear")
 EPOCHS = range(FIRST - 1, 31)
 SWITCHED, RETURNED = FIRST + 4, LAST + 5  # five epochs after the switch, and after the way back
+SIGNS = {"down": -1, "up": 1}
 CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits": 10.0}
 
 
@@ -55,6 +56,12 @@ def values_of(table: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_index()
 
 
+def data_sets(values: pd.DataFrame) -> list[str]:
+    """Return the data sets that have complete seeds, in the plan's order."""
+    present = distinct(values.index.to_frame()["data"])
+    return [data for data in PLAN["data"] if data in present]
+
+
 def differences(
     values: pd.DataFrame, setting: str, arm: str, name: str, against: str = UNSWITCHED
 ) -> pd.DataFrame:
@@ -84,7 +91,8 @@ def tests_of(values: pd.DataFrame, question: dict[str, Any]) -> Iterator[dict[st
             for name in names:
                 effect = outcome(differences(values, setting, arm, name, against), kind)
                 margin = PLAN["margin" if name in RANKS else "margin_accuracy"]
-                for data, sample in effect.groupby("data"):
+                for data in data_sets(values):
+                    sample = effect.xs(data, level="data")
                     yield {
                         "arm": label,
                         "data": data,
@@ -96,9 +104,6 @@ def tests_of(values: pd.DataFrame, question: dict[str, Any]) -> Iterator[dict[st
                         "as expected": int((np.sign(sample) == SIGNS[expected]).sum()),
                         "n": len(sample),
                     }
-
-
-SIGNS = {"down": -1, "up": 1}
 
 
 def judged(values: pd.DataFrame, question: dict[str, Any]) -> pd.DataFrame:
@@ -134,21 +139,29 @@ def answers(tests: pd.DataFrame) -> pd.Series:
     return groups.agg(lambda says: says.iloc[0] if says.nunique() == 1 else "differs")
 
 
-def lines(values: pd.DataFrame) -> pd.DataFrame:
-    """Return slope and threshold of growth on the gap, by (data, seed).
+def growth_on_gap(values: pd.DataFrame) -> pd.DataFrame:
+    """Return gap and growth of each arm of the plan's ``dose``, by (data, arm, seed).
 
     Growth is ln of the projection's rank at epoch 15 minus epoch 10; the gap is ln of target over
     online rank, mean over the epochs 11 to 15.
     """
     power = values.xs("power", level="setting")
     power = power[power.index.isin(PLAN["dose"], level="arm")]
-    window = list(range(FIRST, SWITCHED + 1))
-    gap = np.log(power["target"][window] / power["online"][window]).mean(axis=1)
     growth = np.log(power["projection"][SWITCHED] / power["projection"][FIRST - 1])
-    points = pd.DataFrame({"gap": gap, "growth": growth})
+    return pd.DataFrame({"gap": gaps(power), "growth": growth})
+
+
+def gaps(values: pd.DataFrame) -> pd.Series:
+    """Return ln of target over online rank, mean over the first five epochs of the switch."""
+    window = list(range(FIRST, SWITCHED + 1))
+    return np.log(values["target"][window] / values["online"][window]).mean(axis=1)
+
+
+def lines(values: pd.DataFrame) -> pd.DataFrame:
+    """Return slope and threshold of growth on the gap, by (data, seed)."""
     fits = {}
-    for key, of_seed in points.groupby(["data", "seed"]):
-        slope, intercept = np.polyfit(of_seed["gap"], of_seed["growth"], 1)
+    for key, points in growth_on_gap(values).groupby(["data", "seed"]):
+        slope, intercept = np.polyfit(points["gap"], points["growth"], 1)
         fits[key] = {"slope": slope, "threshold": -intercept / slope}
     frame = pd.DataFrame.from_dict(fits, orient="index")
     frame.index = pd.MultiIndex.from_tuples(list(fits), names=["data", "seed"])
@@ -159,16 +172,11 @@ def dose(values: pd.DataFrame) -> pd.DataFrame:
     """Return the tests of slope and threshold on each data set."""
     tests = []
     fits = lines(values)
-    for data, of_data in fits.groupby("data"):
+    for data in data_sets(values):
+        of_data = fits.xs(data, level="data")
         for name, zero in (("slope", 0.0), ("threshold", 0.0), ("threshold", PLAN["threshold"])):
             test = difference(of_data[name].tolist(), zero)
             tests.append({"data": data, "quantity": name, **test, "n": len(of_data)})
     frame = pd.DataFrame(tests)
     frame["p"] = holm(frame["p"])
     return frame
-
-
-def data_sets(values: pd.DataFrame) -> list[str]:
-    """Return the data sets that have complete seeds, in the plan's order."""
-    present = distinct(values.index.to_frame()["data"])
-    return [data for data in PLAN["data"] if data in present]

@@ -1,18 +1,132 @@
 """The study's command, and what its pages say about the table."""
 
 import argparse
+import math
 from typing import Any
 
 import pandas as pd
 
 from rdm_solo.runs.files import write_atomically
-from studies.study import Study
-from studies.switch.runs import ARMS, UNSWITCHED, Unit, missing, planned, train
+from rdm_solo.train import compose
+from studies.mechanism.page import STUDY as FIRST_TRIAL
+from studies.mechanism.page import Numbers
+from studies.study import Study, numbers
+from studies.switch import effects, figures
+from studies.switch.data import pixel_accuracies
+from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit, planned, train
+from studies.training import OK, ROOT
+
+PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
+
+
+class Effects:
+    """The effects that the page's text names, on every data set, with their 95 % intervals."""
+
+    def __init__(self, questions: dict[str, pd.DataFrame], dose: pd.DataFrame) -> None:
+        self.questions = questions
+        self.dose = dose.drop_duplicates(["data", "quantity"])
+
+    def tests(self, question: str, arm: str, column: str, kind: str) -> list[dict[str, Any]]:
+        """Return the tests of an arm."""
+        tests = self.questions[question].set_index(["arm", "outcome", "column"])
+        return tests.loc[[(arm, kind, column)]].to_dict("records")
+
+    def answer(
+        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
+    ) -> str:
+        """Return what the tests say, if they agree."""
+        return effects.answers(self.questions[question])[arm, kind, column]
+
+    def factors(
+        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
+    ) -> str:
+        """Return the effects on a rank as factors."""
+        return listed("× {:.2f} ({:.2f} to {:.2f})", self.tests(question, arm, column, kind))
+
+    def seeds(
+        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
+    ) -> str:
+        """Return how many seeds moved as predicted."""
+        tests = self.tests(question, arm, column, kind)
+        expected = sum(test["as expected"] for test in tests)
+        return f"{expected} of {sum(test['n'] for test in tests)}"
+
+    def points(self, arm: str, column: str) -> str:
+        """Return the effects on an accuracy in points."""
+        tests = self.tests("accuracy", arm, column, "late")
+        return listed("{:+.1f} ({:.1f} to {:.1f})", tests, as_factor=False)
+
+    def thresholds(self) -> str:
+        """Return the gaps from which on the rank grows, as factors."""
+        thresholds = self.dose[self.dose["quantity"] == "threshold"]
+        return listed("{:.1f} ({:.1f} to {:.1f})", thresholds.to_dict("records"))
+
+
+def listed(form: str, tests: list[dict[str, Any]], as_factor: bool = True) -> str:
+    """Return the mean and interval of each test; factors are powers of e."""
+    parts = []
+    for test in tests:
+        values = [test[name] for name in ("mean", "low", "high")]
+        if as_factor:
+            values = [math.exp(value) for value in values]
+        parts.append(f"{test['data']} {form.format(*values)}")
+    return ", ".join(parts)
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
     """Return the values that the pages name."""
-    return {}
+    complete = effects.complete(table)
+    values = effects.values_of(complete)
+    names = effects.data_sets(values)
+    questions = {}
+    for name, question in PLAN["questions"].items():
+        questions[name] = effects.judged(values, question)
+    dose = effects.dose(values)
+    unswitched = values.xs(UNSWITCHED, level="arm")
+    accuracies = unswitched[[("knn", 30), ("linear", 30)]].groupby(["data", "setting"]).mean()
+    pixels = pd.read_csv(PIXELS, index_col="data")
+    gaps = effects.gaps(values).groupby(["setting", "arm", "data"]).mean()
+    return {
+        "plan": PLAN,
+        "seeds": {data: len(set(complete.loc[complete["data"] == data, "seed"])) for data in names},
+        "settings": list(PLAN["settings"]),
+        "questions": questions,
+        "effects": Effects(questions, dose),
+        "dose": dose,
+        "points": points(values),
+        "gaps": gaps.unstack()[names],
+        "pixels": in_words(pixels),
+        "unswitched": in_words(accuracies),
+        "first": Numbers(FIRST_TRIAL.read(), "sufficient"),
+        "diverged": (table["status"] != OK).sum(),
+        "hours": numbers(table["cpu seconds"]).sum() / 3600,
+    }
+
+
+def points(values: pd.DataFrame) -> pd.DataFrame:
+    """Return mean gap and growth of each arm of the dose, in the order of the gap."""
+    groups = effects.growth_on_gap(values).groupby(["data", "arm"])
+    means = groups.mean()
+    means["grows"] = groups["growth"].agg(lambda growth: (growth > 0).sum())
+    means["n"] = groups.size()
+    return means.reset_index().sort_values(["data", "gap"])
+
+
+def in_words(accuracies: pd.DataFrame) -> dict[Any, list[str]]:
+    """Return the rows of a table of accuracies by their index."""
+    rows = {}
+    for key, row in accuracies.iterrows():
+        rows[key] = [f"{value:.1f}" for value in row]
+    return rows
+
+
+def write_pixels() -> None:
+    """Measure raw pixels on every data set."""
+    rows = {}
+    for data, options in PLAN["data"].items():
+        rows[data] = pixel_accuracies(compose([*PLAN["shared"], *options]))
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("data")
+    write_atomically(PIXELS, table.round(2).to_csv())
 
 
 def planned_runs(table: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -28,7 +142,7 @@ STUDY = Study(
     name="switch",
     description="Remove an asymmetry in the middle of training and put it back.",
     page="docs/mechanism.md",
-    key=(*Unit._fields, "arm", "cpu seconds"),
+    key=(*Unit._fields, "arm"),
     planned=planned_runs,
     measure=lambda *key: {},
     analyse=analyse,
@@ -36,15 +150,19 @@ STUDY = Study(
 
 
 def main() -> None:
-    """Train missing runs, or write the pages."""
+    """Train missing runs, then write the pages if every data set has enough seeds."""
     parser = argparse.ArgumentParser(prog="python -m studies.switch", description=STUDY.description)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--most", type=int, help="most units to train; 0 only writes the pages")
     options = parser.parse_args()
     if options.most != 0:
+        if not PIXELS.exists():
+            write_pixels()
         train(STUDY.folder / "runs.csv", STUDY.read, options.jobs, options.most)
     table = STUDY.read()
-    if units := missing(table):
-        parser.exit(message=f"{len(units)} units are missing; the pages are not written.\n")
+    seeds = effects.complete(table).groupby("data")["seed"].nunique()
+    if (seeds.reindex(PLAN["data"], fill_value=0) < PLAN["first_seeds"]).any():
+        parser.exit(message=f"Complete seeds: {seeds.to_dict()}; the pages are not written.\n")
     for path, text in STUDY.pages(table).items():
         write_atomically(path, text)
+    figures.draw(effects.values_of(effects.complete(table)), ROOT / "docs" / "pictures")

@@ -127,7 +127,8 @@ def train(path: Path, read: Callable[[], pd.DataFrame], jobs: int, most: int | N
         pending: dict[Any, Unit] = {}
         waiting = missing(read())[:most]
         while waiting or pending:
-            used = read()["cpu seconds"].astype(float).sum()
+            table = read()
+            used = table.get("cpu seconds", pd.Series()).astype(float).sum()
             if used > 3600 * PLAN["cpu_hours"]:
                 waiting = []
             while waiting and len(pending) < jobs:
@@ -136,7 +137,7 @@ def train(path: Path, read: Callable[[], pd.DataFrame], jobs: int, most: int | N
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 print(*pending.pop(future), flush=True)
-                table = pd.concat([read(), pd.DataFrame(future.result())])
+                table = pd.concat([table, pd.DataFrame(future.result())])
                 write_atomically(path, table.to_csv(index=False))
 
 

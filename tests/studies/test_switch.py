@@ -251,6 +251,14 @@ def test_every_arm_of_the_questions_is_trained():
     assert {unit.seed for unit in first} == set(PLAN["seeds"][:6])
 
 
+def test_training_stops_when_the_planned_hours_are_used(tmp_path):
+    table = table_of(halved, seeds=2)
+    table["cpu seconds"] = str(3600 * PLAN["cpu_hours"] / len(table) + 1)
+    assert runs.missing(table)
+    runs.train(tmp_path / "runs.csv", lambda: table, jobs=1, most=None)
+    assert list(tmp_path.iterdir()) == []
+
+
 # Icons.
 
 
