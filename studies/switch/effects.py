@@ -52,7 +52,6 @@ def values_of(table: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index = pd.MultiIndex.from_tuples(list(rows), names=RUN)
     frame.columns = pd.MultiIndex.from_tuples(frame.columns, names=["name", "epoch"])
-    # An arm continues a run that has the probe after epoch 10.
     return frame.sort_index()
 
 
@@ -72,38 +71,39 @@ def differences(
     return of_setting.xs(arm, level="arm") - of_setting.xs(against, level="arm")
 
 
-def outcome(differences: pd.DataFrame, kind: str) -> pd.Series:
-    """Return an outcome of the plan from the differences of an arm."""
+def outcomes(differences: pd.DataFrame, kind: str) -> dict[str, pd.Series]:
+    """Return the outcomes of a kind of the plan from the differences of an arm."""
     if kind == "switched":
-        return differences[SWITCHED]
+        return {kind: differences[SWITCHED]}
     if kind == "returned":
-        return differences[RETURNED] - differences[LAST]
-    return differences[LAST]
+        return {kind: differences[RETURNED] - differences[LAST]}
+    return {kind: differences[LAST], "end": differences[EPOCHS[-1]]}
 
 
 def tests_of(values: pd.DataFrame, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the tests of a question: each arm, outcome and data set."""
     against = question.get("against", UNSWITCHED)
     for label, expected in question["arms"].items():
-        *setting, arm = label.split("/")
-        setting = setting[0] if setting else question["setting"]
+        setting, _, arm = label.rpartition("/")
         for kind, names in question["outcomes"].items():
             for name in names:
-                effect = outcome(differences(values, setting, arm, name, against), kind)
+                changes = differences(values, setting or question["setting"], arm, name, against)
                 margin = PLAN["margin" if name in RANKS else "margin_accuracy"]
-                for data in data_sets(values):
-                    sample = effect.xs(data, level="data")
-                    yield {
-                        "arm": label,
-                        "data": data,
-                        "outcome": kind,
-                        "column": name,
-                        "expected": expected,
-                        **difference(sample.tolist()),
-                        "p equal": equivalence(sample.tolist(), margin),
-                        "as expected": int((np.sign(sample) == SIGNS[expected]).sum()),
-                        "n": len(sample),
-                    }
+                for outcome, effect in outcomes(changes, kind).items():
+                    about = {"arm": label, "outcome": outcome, "column": name}
+                    for data in data_sets(values):
+                        sample = effect.xs(data, level="data").tolist()
+                        yield {**about, "data": data, **test(sample, margin, expected)}
+
+
+def test(sample: list[float], margin: float, expected: str) -> dict[str, Any]:
+    """Return difference, equivalence, and how many seeds have the expected sign."""
+    return {
+        **difference(sample),
+        "p equal": equivalence(sample, margin),
+        "as expected": int((np.sign(sample) == SIGNS[expected]).sum()),
+        "n": len(sample),
+    }
 
 
 def judged(values: pd.DataFrame, question: dict[str, Any]) -> pd.DataFrame:
@@ -131,12 +131,6 @@ def verdict(test: dict[str, Any]) -> str:
     if differs:
         return f"{direction}, less than the margin" if equal else direction
     return "no difference" if equal else "undecided"
-
-
-def answers(tests: pd.DataFrame) -> pd.Series:
-    """Return the answer of each arm, outcome and column: the one that all data sets share."""
-    groups = tests.groupby(["arm", "outcome", "column"], sort=False)["says"]
-    return groups.agg(lambda says: says.iloc[0] if says.nunique() == 1 else "differs")
 
 
 def growth_on_gap(values: pd.DataFrame) -> pd.DataFrame:

@@ -1,13 +1,15 @@
 """The study's command, and what its pages say about the table."""
 
 import argparse
-import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.train import compose
+from studies.intervals import difference
 from studies.mechanism.page import STUDY as FIRST_TRIAL
 from studies.mechanism.page import Numbers
 from studies.study import Study, numbers
@@ -20,55 +22,56 @@ PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
 
 
 class Effects:
-    """The effects that the page's text names, on every data set, with their 95 % intervals."""
+    """The effects that the page names, on every data set, with their 95 % intervals.
 
-    def __init__(self, questions: dict[str, pd.DataFrame], dose: pd.DataFrame) -> None:
+    An arm is named by its question, its label there, the column and the kind of outcome.
+    """
+
+    def __init__(self, values: pd.DataFrame, questions: dict[str, pd.DataFrame]) -> None:
+        self.values = values
         self.questions = questions
-        self.dose = dose.drop_duplicates(["data", "quantity"])
 
-    def tests(self, question: str, arm: str, column: str, kind: str) -> list[dict[str, Any]]:
+    def tests(
+        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
+    ) -> pd.DataFrame:
         """Return the tests of an arm."""
         tests = self.questions[question].set_index(["arm", "outcome", "column"])
-        return tests.loc[[(arm, kind, column)]].to_dict("records")
+        return tests.loc[[(arm, kind, column)]]
 
-    def answer(
-        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
-    ) -> str:
+    def answer(self, *arm: str) -> str:
         """Return what the tests say, if they agree."""
-        return effects.answers(self.questions[question])[arm, kind, column]
+        says = self.tests(*arm)["says"]
+        return says.iloc[0] if says.nunique() == 1 else "differs"
 
-    def factors(
-        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
-    ) -> str:
+    def factors(self, *arm: str) -> str:
         """Return the effects on a rank as factors."""
-        return listed("× {:.2f} ({:.2f} to {:.2f})", self.tests(question, arm, column, kind))
+        return listed("× {:.2f} ({:.2f} to {:.2f})", np.exp, self.tests(*arm))
 
-    def seeds(
-        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
-    ) -> str:
-        """Return how many seeds moved as predicted."""
-        tests = self.tests(question, arm, column, kind)
-        expected = sum(test["as expected"] for test in tests)
-        return f"{expected} of {sum(test['n'] for test in tests)}"
-
-    def points(self, arm: str, column: str) -> str:
+    def points(self, *arm: str) -> str:
         """Return the effects on an accuracy in points."""
-        tests = self.tests("accuracy", arm, column, "late")
-        return listed("{:+.1f} ({:.1f} to {:.1f})", tests, as_factor=False)
+        return listed("{:+.1f} ({:.1f} to {:.1f})", float, self.tests(*arm))
 
-    def thresholds(self) -> str:
-        """Return the gaps from which on the rank grows, as factors."""
-        thresholds = self.dose[self.dose["quantity"] == "threshold"]
-        return listed("{:.1f} ({:.1f} to {:.1f})", thresholds.to_dict("records"))
+    def support(self, *arm: str) -> str:
+        """Return how many seeds moved as predicted, and the largest corrected p."""
+        tests = self.tests(*arm)
+        seeds = f"{tests['as expected'].sum()} of {tests['n'].sum()} seeds"
+        return f"{seeds}, p ≤ {tests['p'].max():.2g}"
+
+    def remaining(self, setting: str, arm: str, column: str = "projection") -> str:
+        """Return the factor that is left of an effect on a rank at the end of training."""
+        changes = effects.differences(self.values, setting, arm, column)[30]
+        tests = []
+        for data in effects.data_sets(self.values):
+            sample = changes.xs(data, level="data").tolist()
+            tests.append({"data": data, **difference(sample)})
+        return listed("× {:.2f} ({:.2f} to {:.2f})", np.exp, pd.DataFrame(tests))
 
 
-def listed(form: str, tests: list[dict[str, Any]], as_factor: bool = True) -> str:
-    """Return the mean and interval of each test; factors are powers of e."""
+def listed(form: str, scale: Callable[[float], float], tests: pd.DataFrame) -> str:
+    """Return the mean and the interval of each test, with its data set."""
     parts = []
-    for test in tests:
-        values = [test[name] for name in ("mean", "low", "high")]
-        if as_factor:
-            values = [math.exp(value) for value in values]
+    for test in tests.to_dict("records"):
+        values = [scale(test[name]) for name in ("mean", "low", "high")]
         parts.append(f"{test['data']} {form.format(*values)}")
     return ", ".join(parts)
 
@@ -86,13 +89,15 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     accuracies = unswitched[[("knn", 30), ("linear", 30)]].groupby(["data", "setting"]).mean()
     pixels = pd.read_csv(PIXELS, index_col="data")
     gaps = effects.gaps(values).groupby(["setting", "arm", "data"]).mean()
+    thresholds = dose[dose["quantity"] == "threshold"].drop_duplicates("data")
     return {
         "plan": PLAN,
         "seeds": {data: len(set(complete.loc[complete["data"] == data, "seed"])) for data in names},
         "settings": list(PLAN["settings"]),
         "questions": questions,
-        "effects": Effects(questions, dose),
+        "effects": Effects(values, questions),
         "dose": dose,
+        "thresholds": listed("{:.1f} ({:.1f} to {:.1f})", np.exp, thresholds),
         "points": points(values),
         "gaps": gaps.unstack()[names],
         "pixels": in_words(pixels),

@@ -17,6 +17,7 @@ from rdm_solo.spectra import correlation, effective_rank
 from rdm_solo.train.training_data import derive, make_data
 from studies.intervals import equivalence
 from studies.switch import arms, effects, icons, runs
+from studies.switch.page import STUDY
 from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit
 
 
@@ -331,7 +332,22 @@ def test_tests_compare_an_arm_with_the_same_seed():
     assert tests.loc["p 0.5", "textures"]["says"] == "no difference"
     restored = effects.judged(values, PLAN["questions"]["restored"]).set_index(["arm", "data"])
     assert restored.loc["off", "textures"]["mean"] == pytest.approx(np.log(2), abs=0.1)
-    assert effects.answers(restored.reset_index())["off", "returned", "projection"] == "up"
+    assert restored.loc["off", "textures"]["says"] == "up"
+
+
+def test_late_outcomes_are_tested_during_the_switch_and_at_the_end():
+    values = effects.values_of(table_of(halved))
+    tests = effects.judged(values, PLAN["questions"]["features"])
+    means = tests[tests["arm"] == "power/off"].groupby("outcome")["mean"].mean()
+    assert means["late"] == pytest.approx(np.log(0.5), abs=0.1)
+    assert means["end"] == pytest.approx(0, abs=0.1)
+
+
+def test_the_page_names_effects_as_factors():
+    page, appendix = STUDY.pages(table_of(halved).assign(**{"cpu seconds": "9"})).values()
+    assert "× 0.50 (" in page
+    assert "× 2.00 (" in page or "× 1.99 (" in page
+    assert "| off | icons | switched | projection | -0." in appendix
 
 
 def test_a_column_that_is_the_same_number_is_tested_once():
