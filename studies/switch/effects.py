@@ -22,37 +22,45 @@ CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits":
 
 
 def complete(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the seeds of a data set whose arms are all there."""
-    units = {(unit.data, str(unit.seed)): 0 for unit in planned()}
+    """Return the rows of the planned seeds of a data set whose arms are all there."""
     size = sum(1 + len(arms) for arms in ARMS.values())
     counts = table.groupby(["data", "seed"])["arm"].count()
-    keys = [key for key in units if counts.get(key, 0) == size]
-    index = pd.MultiIndex.from_frame(table[["data", "seed"]])
-    return table[index.isin(keys)]
+    seeds = {(unit.data, str(unit.seed)) for unit in planned()}
+    finished = seeds & set(counts[counts == size].index)
+    keys = pd.MultiIndex.from_frame(table[["data", "seed"]])
+    return table[keys.isin(finished)]
 
 
 def values_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ranks and accuracies with a row per run and the columns (name, epoch).
-
-    A diverged run has rank 1 and the accuracy of chance from then on.
-    """
-    rows = {}
+    """Return ranks and accuracies with a row per run and the columns (name, epoch)."""
+    rows = []
     for row in table.to_dict("records"):
-        values: dict[tuple[str, int], float] = {}
+        values = {}
         for name in RANKS:
-            ranks = series(row[name])
-            ranks += [1.0] * (len(EPOCHS) - len(ranks))
-            values |= {(name, epoch): rank for epoch, rank in zip(EPOCHS, ranks)}
+            for epoch, rank in zip(EPOCHS, ranks_of(row[name])):
+                values[name, epoch] = rank
         for name in ACCURACIES:
             for epoch in PLAN["probes"]:
-                text = row[f"{name} {epoch}"]
-                lost = CHANCE[row["data"]] if row["status"] != OK else math.nan
-                values[name, epoch] = float(text) if text else lost
-        rows[tuple(row[name] for name in RUN)] = values
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index = pd.MultiIndex.from_tuples(list(rows), names=RUN)
+                values[name, epoch] = accuracy_of(row, f"{name} {epoch}")
+        rows.append(values)
+    index = pd.MultiIndex.from_frame(table[RUN])
+    frame = pd.DataFrame(rows, index=index)
     frame.columns = pd.MultiIndex.from_tuples(frame.columns, names=["name", "epoch"])
     return frame.sort_index()
+
+
+def ranks_of(cell: str) -> list[float]:
+    """Return the rank after each epoch; after a divergence it is 1."""
+    ranks = series(cell)
+    lost = len(EPOCHS) - len(ranks)
+    return ranks + [1.0] * lost
+
+
+def accuracy_of(row: dict[str, str], column: str) -> float:
+    """Return a run's accuracy: after a divergence that of chance, NaN if it was not measured."""
+    if row[column]:
+        return float(row[column])
+    return math.nan if row["status"] == OK else CHANCE[row["data"]]
 
 
 def data_sets(values: pd.DataFrame) -> list[str]:
@@ -93,10 +101,10 @@ def tests_of(values: pd.DataFrame, question: dict[str, Any]) -> Iterator[dict[st
                     about = {"arm": label, "outcome": outcome, "column": name}
                     for data in data_sets(values):
                         sample = effect.xs(data, level="data").tolist()
-                        yield {**about, "data": data, **test(sample, margin, expected)}
+                        yield {**about, "data": data, **compared(sample, margin, expected)}
 
 
-def test(sample: list[float], margin: float, expected: str) -> dict[str, Any]:
+def compared(sample: list[float], margin: float, expected: str) -> dict[str, Any]:
     """Return difference, equivalence, and how many seeds have the expected sign."""
     return {
         **difference(sample),
