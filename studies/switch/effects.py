@@ -22,13 +22,15 @@ CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits":
 
 
 def complete(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the planned seeds of a data set whose arms are all there."""
+    """Return the rows of complete seeds, of the data sets that have enough of them."""
     size = sum(1 + len(arms) for arms in ARMS.values())
     counts = table.groupby(["data", "seed"])["arm"].count()
     seeds = {(unit.data, str(unit.seed)) for unit in planned()}
     finished = seeds & set(counts[counts == size].index)
     keys = pd.MultiIndex.from_frame(table[["data", "seed"]])
-    return table[keys.isin(finished)]
+    rows = table[keys.isin(finished)]
+    n = rows.groupby("data")["seed"].transform("nunique")
+    return rows[n >= PLAN["first_seeds"]]
 
 
 def values_of(table: pd.DataFrame) -> pd.DataFrame:

@@ -165,9 +165,9 @@ def main() -> None:
             write_pixels()
         train(STUDY.folder / "runs.csv", STUDY.read, options.jobs, options.most)
     table = STUDY.read()
-    seeds = effects.complete(table).groupby("data")["seed"].nunique()
-    if (seeds.reindex(PLAN["data"], fill_value=0) < PLAN["first_seeds"]).any():
-        parser.exit(message=f"Complete seeds: {seeds.to_dict()}; the pages are not written.\n")
+    complete = effects.complete(table)
+    if missing := PLAN["data"].keys() - set(complete["data"]):
+        parser.exit(message=f"Too few complete seeds on {', '.join(sorted(missing))}.\n")
     for path, text in STUDY.pages(table).items():
         write_atomically(path, text)
-    figures.draw(effects.values_of(effects.complete(table)), ROOT / "docs" / "pictures")
+    figures.draw(effects.values_of(complete), ROOT / "docs" / "pictures")
