@@ -19,6 +19,7 @@ from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit, planned, train
 from studies.training import OK, ROOT
 
 PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
+WORDS = {"down": "it falls", "up": "it rises", "no difference": "nothing"}
 
 
 class Effects:
@@ -39,9 +40,12 @@ class Effects:
         return tests.loc[[(arm, kind, column)]]
 
     def answer(self, *arm: str) -> str:
-        """Return what the tests say, if they agree."""
-        says = self.tests(*arm)["says"]
-        return says.iloc[0] if says.nunique() == 1 else "differs"
+        """Return what the tests say about a rank, for each data set if they differ."""
+        tests = self.tests(*arm)
+        says = tests["says"].replace(WORDS)
+        if says.nunique() == 1:
+            return says.iloc[0]
+        return ", ".join(f"{data}: {word}" for data, word in zip(tests["data"], says))
 
     def factors(self, *arm: str) -> str:
         """Return the effects on a rank as factors."""
@@ -155,7 +159,7 @@ STUDY = Study(
 
 
 def main() -> None:
-    """Train missing runs, then write the pages if every data set has enough seeds."""
+    """Train missing runs, then write the pages from the data sets that have enough seeds."""
     parser = argparse.ArgumentParser(prog="python -m studies.switch", description=STUDY.description)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--most", type=int, help="most units to train; 0 only writes the pages")
@@ -166,8 +170,8 @@ def main() -> None:
         train(STUDY.folder / "runs.csv", STUDY.read, options.jobs, options.most)
     table = STUDY.read()
     complete = effects.complete(table)
-    if missing := PLAN["data"].keys() - set(complete["data"]):
-        parser.exit(message=f"Too few complete seeds on {', '.join(sorted(missing))}.\n")
+    if complete.empty:
+        parser.exit(message="No data set has enough complete seeds; the pages are not written.\n")
     for path, text in STUDY.pages(table).items():
         write_atomically(path, text)
     figures.draw(effects.values_of(complete), ROOT / "docs" / "pictures")
