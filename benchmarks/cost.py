@@ -5,7 +5,8 @@ The models have their own training step and optimiser, as in a run.
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -27,15 +28,21 @@ REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 
 
 class Step:
-    """A method's whole training step on one batch of noise: forward, backward, optimiser."""
+    """A method's whole training step on one batch of noise: forward, backward, optimiser.
 
-    def __init__(self, device: str, *overrides: str) -> None:
+    ``build`` makes the model from the config; default: ours.
+    """
+
+    def __init__(
+        self, device: str, *overrides: str, build: Callable[..., Any] | None = None
+    ) -> None:
         self.cfg = arguments.compose("config", ["dataset=synthetic", "batch_size=64", *overrides])
         OmegaConf.set_struct(self.cfg, False)
         self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)
         backbone = self.cfg.backbone
-        self.model = methods.build(self.cfg).to(device).train()
+        build = build or methods.build
+        self.model = build(self.cfg).to(device).train()
         methods.prepare(self.model, backbone.channels_last, backbone.compile)
         if hasattr(self.model, "sk_iters"):  # solo-learn adds it when training starts
             sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp

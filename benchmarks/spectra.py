@@ -12,6 +12,8 @@ from benchmarks.cost import Step
 from benchmarks.timing import interleaved, now, run_command
 from rdm_solo.observe.parts import observer
 from rdm_solo.spectra.branch_spectra import BranchSpectra
+from rdm_solo.spectra.epoch_summary import Spectra
+from rdm_solo.spectra.features import FeatureSpectra
 
 IMAGES = 50_000
 VIEWS = 2
@@ -19,7 +21,10 @@ GPU_EPOCH = 25.0  # seconds for SimSiam on CIFAR-10 at batch 512, from lightly's
 
 
 class Recorded:
-    """A step whose outputs are added to the spectra; ``seconds`` has that part's time per call."""
+    """A step whose outputs are added to the spectra of the outputs and of the features.
+
+    ``seconds`` has that part's time per call.
+    """
 
     def __init__(self, step: Step, device: str) -> None:
         self.step, self.device = step, device
@@ -28,6 +33,7 @@ class Recorded:
         k = step.model.projector[-1].num_features
         sizes = {"max_dim": options.max_dim, "sample": options.sample}
         self.metric = BranchSpectra(k, **sizes, steps=True).to(device)  # as a run measures
+        self.features = FeatureSpectra(step.model.features_dim).to(device)
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
@@ -36,7 +42,12 @@ class Recorded:
         start = now(self.device)
         outputs = self.observer.pop_outputs(VIEWS)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
+        self.features.update(outputs.features)
         self.seconds.append(now(self.device) - start)
+
+    def measures(self) -> tuple[Spectra, dict[str, float]]:
+        """Compute all measures of the recorded steps, as at the end of an epoch."""
+        return self.metric.compute(), self.features.compute()
 
 
 def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
@@ -46,7 +57,7 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     """
     step = Step(device, "method=simsiam", "filter=target_pow", "batch_size=256", *overrides)
     recorded = Recorded(step, device)
-    contestants = [step, recorded, recorded.metric.compute]
+    contestants = [step, recorded, recorded.measures]
     plain, _, reading = interleaved(contestants, runs, device)
     recording = recorded.seconds[1:]  # without the round that warms up
     batch, max_rows = step.cfg.batch_size, step.cfg.diagnostics.max_rows

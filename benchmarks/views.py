@@ -106,7 +106,7 @@ def from_files(pipeline: data.Pipeline, root: Path, batch: int) -> list[Callable
         return _count(default_collate([samples[i][1] for i in batch]) for batch in batches)
 
     def crops_alone() -> int:
-        return _count(decoder[0, batch].crops for batch in batches)
+        return _count(decoder[0, batch].crops[0] for batch in batches)  # of the one pipeline
 
     return [theirs, _epoch(source, pipeline, batch), crops_alone]
 

@@ -25,9 +25,12 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("rdm_solo/*/__init__.py"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore warnings of Lightning about runs as small as those of the tests."""
+    """Ignore warnings of Lightning about runs as small as those of the tests, and balance cores."""
     messages = "many workers|num_workers|litlogger|LeafSpec|srun|trying to `self.log"
     config.addinivalue_line("filterwarnings", f"ignore:.*({messages})")
+    # With -n. As an option in pyproject.toml, pytest without pytest-xdist would refuse it.
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "worksteal"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

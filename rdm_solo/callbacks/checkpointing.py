@@ -3,6 +3,7 @@
 import math
 import random
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,23 @@ class Checkpoints(pl.callbacks.Checkpoint):
     Args:
         folder: the run's folder.
         every_n_epochs: epochs between two checkpoints; the last epoch always gets one.
+        min_seconds: least time between two checkpoints, except before that of the last epoch.
         keep: number of newest checkpoints to keep as ``epoch_0010.ckpt`` and so on, or ``"all"``.
         best: whether to keep the checkpoint of highest ``val/knn_acc1`` as ``best.ckpt``.
     """
 
     def __init__(
-        self, folder: Path, every_n_epochs: int = 1, keep: int | str = 0, best: bool = False
+        self,
+        folder: Path,
+        every_n_epochs: int = 1,
+        min_seconds: float = 0,
+        keep: int | str = 0,
+        best: bool = False,
     ) -> None:
         self.folder = folder
         self.every_n_epochs = every_n_epochs
+        self.min_seconds = min_seconds
+        self.saved_at = -math.inf  # the first epoch of each start gets a checkpoint
         self.keep = keep
         self.keep_best = best
         self.best: dict[str, Any] | None = None  # epoch, from 1, and accuracy
@@ -66,16 +75,27 @@ class Checkpoints(pl.callbacks.Checkpoint):
         if self.keep_best and accuracy > best_so_far:  # False for NaN
             self.best = {"epoch": epoch, "accuracy": accuracy}
             paths.append(self.folder / BEST)
-        if epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
+        is_saved = self._is_due(epoch) or is_last_epoch(trainer)
+        if is_saved:
             paths.append(self.folder / CHECKPOINT)
             if self.keep:
                 paths.append(self.folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt")
         for path in paths:
             trainer.save_checkpoint(path)
+        if is_saved:
+            self.saved_at = monotonic()
         if trainer.is_global_zero and self.keep and self.keep != "all":
             kept = list(checkpoints.by_epoch(self.folder).values())
             for path in kept[: -int(self.keep)]:
                 path.unlink()
+
+    def _is_due(self, epoch: int) -> bool:
+        """Return the same on every process, since each takes part in saving."""
+        if epoch % self.every_n_epochs:
+            return False
+        if not self.min_seconds:
+            return True
+        return broadcast_object(monotonic() - self.saved_at >= self.min_seconds)
 
 
 class CheckpointFiles(pl.plugins.CheckpointIO):

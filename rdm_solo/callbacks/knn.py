@@ -14,6 +14,7 @@ from rdm_solo.data.loaders import MemoryLoader
 from rdm_solo.observe import neighbours
 
 ACCURACY = "val/knn_acc1"
+CHANCE = "val/chance"
 PIXELS = "val/knn_pixels"
 
 
@@ -38,24 +39,27 @@ class WeightedKNN(Measurement):
             return
         training = [module for module in pl_module.modules() if module.training]
         pl_module.eval()
-        accuracy = self.accuracy(datamodule, loader, pl_module.backbone)
-        self.scalars = {ACCURACY: float(accuracy)}
+        accuracy, chance = self.accuracy(datamodule, loader, pl_module.backbone)
+        self.scalars = {ACCURACY: float(accuracy), CHANCE: float(chance)}
         for module in training:
             module.training = True
 
         in_memory = isinstance(datamodule.memory_dataloader(), MemoryLoader)
         if in_memory and isinstance(loader, MemoryLoader):
-            accuracy = self.accuracy(datamodule, loader, torch.nn.Flatten())
+            accuracy, _ = self.accuracy(datamodule, loader, torch.nn.Flatten())
             self.scalars[PIXELS] = float(accuracy)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking and is_due(trainer, self.every_n_epochs):
             loader = trainer.val_dataloaders
-            accuracy = self.accuracy(trainer.datamodule, loader, pl_module.backbone)
+            accuracy, chance = self.accuracy(trainer.datamodule, loader, pl_module.backbone)
             self.log_scalars(pl_module, {ACCURACY: accuracy}, prog_bar=True)
+            self.log_scalars(pl_module, {CHANCE: chance})
 
-    def accuracy(self, datamodule: Any, loader: Any, encoder: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the accuracy on the loader's images in per cent, the same on all processes."""
+    def accuracy(
+        self, datamodule: Any, loader: Any, encoder: Callable[[Tensor], Tensor]
+    ) -> neighbours.Accuracy:
+        """Return the accuracy on the loader's images, the same on all processes."""
 
         def encoded(images: Any) -> Iterator[tuple[Tensor, Tensor]]:
             for x, y in images:

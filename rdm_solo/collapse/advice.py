@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rdm_solo.collapse.rules import DESTROYED, RULE, WRONG_WAY
+from rdm_solo.collapse.rules import DESTROYED, LOST_ACCURACY, RULE, WRONG_WAY
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import METHODS
@@ -72,6 +72,8 @@ def advice(kind: str, run: RunSettings, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
     remedy = RULE[kind].remedy or "Try a lower learning rate and a longer warm-up first."
     default = f"{remedy} {run.rate}"
+    if remedy == LOST_ACCURACY:
+        default += " dataset.views.pipelines.0 has the options of the augmentation."
     if kind == DESTROYED:
         return default
     return next(_causes(kind, run, epoch), default)

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class DecodedBatch(NamedTuple):
     """A decoded batch."""
 
     samples: Tensor  #: indices of the images
-    crops: list[Tensor]  #: one tensor per view; without views, the clean images
+    crops: list[Tensor]  #: one stack of views per pipeline; without views, one of clean images
     uniforms: Tensor  #: each view's uniform random numbers
     broken: dict[str, str]  #: the reason for each unreadable image, by name
 
@@ -83,18 +84,22 @@ class Decoder(MapDataset[DecodedBatch]):
                 numbers.append(number)
                 images.append(crops)
                 break
-        crops = [torch.stack(view) for view in zip(*images)]
+        crops = [torch.stack(stack, dim=1) for stack in zip(*images)]
         indices = torch.tensor(numbers, dtype=torch.int64)
         return DecodedBatch(indices, crops, uniforms[:, slots], broken)
 
     def _cut(self, number: int, u: Tensor) -> list[Tensor]:
-        """Return the crops of image ``number`` for the views, or the image for evaluation."""
+        """Return each pipeline's crops of image ``number``, or the image for evaluation."""
         image = self.files.open(number)
         if self.views is None:
-            return [evaluation_image(image, self.files.decoding)]
+            whole = evaluation_image(image, self.files.decoding)
+            return [whole[None]]
         boxes = self.views.boxes(u, image.height, image.width)
-        sizes = [view.size for view in self.views.per_view]
-        return cut_views(image, boxes, sizes, self.files.decoding)
+        sizes: list[int] = []
+        for pipeline in self.views.pipelines:
+            sizes += [pipeline.size] * pipeline.num_crops
+        crops = iter(cut_views(image, boxes, sizes, self.files.decoding))
+        return [torch.stack(list(islice(crops, count))) for count in self.views.counts]
 
 
 class FileLoader(Loader):
@@ -131,13 +136,12 @@ class FileLoader(Loader):
             if not decoded.crops:
                 continue
             has_images = True
-            views = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
+            stacks = [crops.to(self.device, non_blocking=True) for crops in decoded.crops]
             if self.views is None:
-                views = [x.float().div_(255) for x in views]
+                stacks = [x.float().div_(255) for x in stacks]
             else:
-                for i, view in enumerate(self.views.per_view):
-                    views[i] = view.finish(views[i], decoded.uniforms[i])
-            yield decoded.samples, views
+                stacks = self.views.finish(stacks, decoded.uniforms)
+            yield decoded.samples, stacks
         if not has_images:
             raise self._error(self.skipped)
 

@@ -101,12 +101,14 @@ class Loader(ABC):
             random = generator(self.seed, self.epoch, "order")
             order = torch.randperm(len(self.images), generator=random)
         batches = [order[rows] for rows in self._slices()]
-        for samples, views in self._load_batches(batches):
-            for i, x in enumerate(views):
+        for samples, stacks in self._load_batches(batches):
+            views: list[Tensor] = []
+            for x in stacks:
                 x.sub_(self._mean)
                 x.div_(self._std)
                 if self.channels != self.images.channels:
-                    views[i] = x.repeat(1, self.channels, 1, 1)
+                    x = x.repeat(1, 1, self.channels, 1, 1)
+                views.extend(x)
             labels = self.images.labels[samples]
             labels = labels.to(self.device, non_blocking=True)
             if self.views is None:
@@ -116,7 +118,10 @@ class Loader(ABC):
 
     @abstractmethod
     def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Yield the indices and the views, in [0, 1], of each batch's readable images."""
+        """Yield the indices and the views of each batch's readable images.
+
+        Views are in [0, 1] and in stacks ``(V, n, C, H, W)``, one for each pipeline.
+        """
 
     def _slices(self) -> list[slice]:
         """Return this process's slice of the epoch's order for each step."""
@@ -159,10 +164,8 @@ class MemoryLoader(Loader):
             indices = samples.to(self.device, non_blocking=True)
             pixels = self._pixels.index_select(0, indices)
             x = pixels.float().div_(255)
-            views = [x]
-            if self.views:
-                uniforms = self.views.uniforms(samples, self.seed, self.epoch)
-                views = []
-                for view, u in zip(self.views.per_view, uniforms):
-                    views.append(view(x, u))
-            yield samples, views
+            if self.views is None:
+                yield samples, [x[None]]
+            else:
+                u = self.views.uniforms(samples, self.seed, self.epoch)
+                yield samples, self.views(x, u)

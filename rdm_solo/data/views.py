@@ -1,10 +1,11 @@
 """Augment batches, with independent random parameters for each sample.
 
-A `Pipeline` maps ``n`` images and an ``(n, DRAWS)`` table of uniform numbers to ``n`` views. It is
-deterministic and works row by row: a sample's view does not depend on the rest of its batch, the
-batch size or the number of processes. Operations and distributions are those of torchvision's
-``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
-``GaussianBlur`` and ``RandomSolarize``, in this order. A rotation follows the crop.
+A `Pipeline` maps ``n`` images and a ``(V, n, DRAWS)`` table of uniform numbers to ``V`` views of
+each image. It is deterministic and works row by row: a sample's view does not depend on its other
+views, the rest of its batch, the batch size or the number of processes. Operations and
+distributions are those of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``,
+``ColorJitter``, ``RandomGrayscale``, ``GaussianBlur`` and ``RandomSolarize``, in this order. A
+rotation follows the crop.
 
 The table stays on the CPU, so choosing the samples for an operation does not wait for a GPU. TF32
 and autocast change nothing: the only matrix products are in float64.
@@ -47,13 +48,14 @@ CHUNK_VALUES = 2**20
 class Pipeline:
     """A distribution of views, and the number of views that each sample gets from it.
 
-    Calling it maps ``x`` (``(n, C, H, W)``, floats in [0, 1], any device) and ``u`` (``(n, DRAWS)``
-    uniforms on the CPU) to ``(n, C, size, size)``. Row ``i`` of the result depends only on row
-    ``i`` of both. Images that are not RGB skip saturation, hue and grey.
+    Calling it maps ``x`` (``(n, C, H, W)``, floats in [0, 1], any device) and ``u`` (``(V, n,
+    DRAWS)`` uniforms on the CPU) to ``(V, n, C, size, size)``. All views are computed together, and
+    view ``v`` of image ``i`` depends only on ``x[i]`` and ``u[v, i]``. Images that are not RGB skip
+    saturation, hue and grey.
 
     >>> pipeline = Pipeline(size=16, crop_scale=(0.5, 1.0))
-    >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(4, draws.DRAWS)).shape
-    torch.Size([4, 3, 16, 16])
+    >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(2, 4, draws.DRAWS)).shape
+    torch.Size([2, 4, 3, 16, 16])
     """
 
     size: int  #: side of the (square) views in pixels
@@ -100,7 +102,7 @@ class Pipeline:
         return self._in_chunks(x, u, is_cropped=False)
 
     def finish(self, crops: Tensor, u: Tensor) -> Tensor:
-        """Apply the operations after the crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
+        """Apply the operations after the crop: bytes ``(V, n, C, size, size)`` to floats in [0, 1].
 
         For image files, workers decode and crop with `boxes` and the same ``u``.
         """
@@ -142,21 +144,27 @@ class Pipeline:
 
     @torch.no_grad()
     def _in_chunks(self, x: Tensor, u: Tensor, is_cropped: bool) -> Tensor:
-        chunk = len(x)
+        num_views, chunk = u.shape[:2]
         if x.device.type == "cpu":
-            values_per_view = x.shape[1] * self.size**2
-            chunk = max(1, CHUNK_VALUES // values_per_view)
-        views = []
-        for images, rows in zip(torch.split(x, chunk), torch.split(u, chunk)):
+            channels, height, width = x.shape[-3:]
+            pixels = max(height * width, self.size**2)  # of an image or its view
+            chunk = max(1, CHUNK_VALUES // (num_views * channels * pixels))
+        stacks = []
+        for images, rows in zip(torch.split(x, chunk, dim=-4), torch.split(u, chunk, dim=1)):
+            rows = rows.flatten(0, 1)
             params = self.parameters(rows)
-            if not is_cropped:
+            if is_cropped:
+                images = images.flatten(0, 1)
+                if self.rotate:
+                    images = rotate(images, params.angle)
+            else:
                 boxes = self.boxes(rows, *images.shape[2:])
                 angle = params.angle if self.rotate else None
+                images = images.repeat(num_views, 1, 1, 1)
                 images = crop_resize(images, boxes, self.size, angle)
-            elif self.rotate:
-                images = rotate(images, params.angle)
-            views.append(self._flip_and_recolour(images, params))
-        return torch.cat(views)
+            views = self._flip_and_recolour(images, params)
+            stacks.append(views.view(num_views, -1, *views.shape[1:]))
+        return torch.cat(stacks, dim=1)
 
     def _flip_and_recolour(self, x: Tensor, params: SimpleNamespace) -> Tensor:
         mirror = partial(torch.flip, dims=[3])
@@ -177,14 +185,13 @@ class Views:
 
     One pipeline with ``num_crops=2`` gives a symmetric pair of views, and two pipelines with
     ``num_crops=1`` an asymmetric pair. Further pipelines with a smaller ``size`` add small crops.
-    ``per_view`` lists the pipeline of each view.
 
     >>> views = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
-    >>> len(views.per_view), views.num_large_crops, views.num_small_crops
-    (8, 2, 6)
+    >>> views.num_large_crops, views.num_small_crops
+    (2, 6)
     >>> u = views.uniforms(range(5), seed=0, epoch=3)
-    >>> views.per_view[7](torch.rand(5, 3, 32, 32), u[7]).shape
-    torch.Size([5, 3, 16, 16])
+    >>> [tuple(stack.shape) for stack in views(torch.rand(5, 3, 32, 32), u)]
+    [(2, 5, 3, 32, 32), (6, 5, 3, 16, 16)]
     """
 
     def __init__(self, pipelines: Sequence[Pipeline]) -> None:
@@ -195,13 +202,23 @@ class Views:
                 f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
                 "treat the first views as the large ones"
             )
-        self.per_view: list[Pipeline] = []
-        self.num_large_crops = 0
-        for pipeline in self.pipelines:
-            self.per_view += [pipeline] * pipeline.num_crops
-            if pipeline.size == sizes[0]:
-                self.num_large_crops += pipeline.num_crops
-        self.num_small_crops = len(self.per_view) - self.num_large_crops
+        self.counts = [pipeline.num_crops for pipeline in self.pipelines]
+        self.num_large_crops = sum(self.counts[: sizes.count(sizes[0])])
+        self.num_small_crops = sum(self.counts) - self.num_large_crops
+
+    def __call__(self, x: Tensor, u: Tensor) -> list[Tensor]:
+        """Return each pipeline's views, ``(num_crops, n, C, size, size)``; see `Pipeline`.
+
+        ``u`` are the `uniforms` of the images' indices.
+        """
+        tables = torch.split(u, self.counts)
+        return [pipeline(x, table) for pipeline, table in zip(self.pipelines, tables)]
+
+    def finish(self, crops: Sequence[Tensor], u: Tensor) -> list[Tensor]:
+        """Apply the operations after the crop to each pipeline's crops; see `Pipeline.finish`."""
+        tables = torch.split(u, self.counts)
+        rows = zip(self.pipelines, crops, tables)
+        return [pipeline.finish(x, table) for pipeline, x, table in rows]
 
     def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> Tensor:
         """Return a table of uniform numbers for each view, ``(V, n, DRAWS)``.
@@ -209,14 +226,14 @@ class Views:
         A row depends only on the seed, the epoch, the view and the sample's index.
         """
         tables = []
-        for view in range(len(self.per_view)):
+        for view in range(sum(self.counts)):
             tables.append(draws.random_rows(samples, seed, epoch, view, "rows"))
         return torch.stack(tables)
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Return the boxes ``(V, 4)`` of one image's crops; ``u`` (``(V, DRAWS)``) are uniforms."""
-        counts = [pipeline.num_crops for pipeline in self.pipelines]
+        tables = torch.split(u, self.counts)
         boxes = []
-        for pipeline, rows in zip(self.pipelines, torch.split(u, counts)):
+        for pipeline, rows in zip(self.pipelines, tables):
             boxes.append(pipeline.boxes(rows, height, width))
         return torch.cat(boxes)

@@ -16,24 +16,16 @@ LARGEST_GAIN = 1e32
 def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     r"""Return the gains :math:`g(\sigma)`, with 0 for rounding noise.
 
-    An elementwise function receives all singular values. Any other function receives those above
-    noise, and selecting these synchronises with an accelerator. If no row of the batch is finite,
-    the gains are NaN, and so is the loss. Shapes: ``-> (r,)``.
+    Functions that are not elementwise need a spectrum without directions of noise. If no row of
+    the batch is finite, the gains are NaN, and so is the loss. Shapes: ``-> (r,)``.
 
     >>> from rdm_solo.filters import decompose, get
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), get(torch.sqrt))
     tensor([1., 2.], dtype=torch.float64)
     """
-    sigma, kept = spectrum.sigma, spectrum.kept
     # Functions get copies, because they may change their argument.
-    if g.elementwise:
-        gain = g(sigma.clone(), spectrum.n)
-        gain = gain.where(kept, 0.0)
-    else:
-        gain = torch.zeros_like(sigma)
-        signal = sigma[kept]
-        if len(signal):
-            gain[kept] = g(signal, spectrum.n)
+    gain = g(spectrum.sigma.clone(), spectrum.n)
+    gain = gain.where(spectrum.kept, 0.0)
     has_finite_row = spectrum.broken_rows < spectrum.n
     return gain.where(has_finite_row, torch.nan)
 
@@ -84,6 +76,21 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
         W = (vectors * gain) @ vectors.mT
         out = spectrum.rows @ W
     return _as_result(out, spectrum)
+
+
+def filter_by_root(batch: Batch, root: Tensor) -> Tensor:
+    r"""Return this process's filtered rows for an inverse root of the Gram matrix.
+
+    Shapes: ``(r, r) -> (N, k)``.
+
+    >>> from rdm_solo.filters.batch import gather
+    >>> batch, _ = gather(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> filter_by_root(batch, torch.diag(torch.tensor([0.5, 1.0])).double())
+    tensor([[2., 0.],
+            [0., 1.]])
+    """
+    out = root[batch.local] @ batch.rows if batch.dual else batch.rows @ root
+    return out.to(batch.dtype)
 
 
 class Operator(NamedTuple):

@@ -1,12 +1,19 @@
 """A batch with the rows of all processes, and its singular values and vectors above noise."""
 
+import functools
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rdm_solo.ground.distributed import gather_equal, rank, sum_over_processes, world_size
+from rdm_solo.ground.errors import first_line
+
+log = logging.getLogger(__name__)
 
 # The singular value of a batch of zeros. Its inverse is in range, and it is smaller than the square
 # root of any positive float64 number.
@@ -165,45 +172,77 @@ def decompose(x: Tensor) -> Spectrum:
     >>> spectrum.sigma[spectrum.kept]
     tensor([2., 3.], dtype=torch.float64)
     """
-    return spectrum_of(*gather(x))
+    return spectra([gather(x)])[0]
 
 
-def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
-    """Decompose the Gram matrix, or compute an SVD of the rows if there is none.
+def spectra(batches: list[tuple[Batch, Tensor | None]], drop_noise: bool = False) -> list[Spectrum]:
+    """Decompose all Gram matrices as one stack, or compute SVDs of the rows if there are none.
 
-    Every process decomposes the whole matrix. Only the error checks of ``eigh`` and ``svd``
-    synchronise with the device.
+    Every process decomposes the whole matrices. Only the error checks of ``eigh`` and ``svd``
+    synchronise with the device, once for all batches. With ``drop_noise``, directions of noise are
+    dropped on an accelerator as well, which synchronises once more.
     """
-    factors = None
-    # The Gram matrix of float64 rows has float32's digits.
-    digits = batch.dtype
-    if gram is not None:
-        lam, vectors = torch.linalg.eigh(gram)
-        sigma = lam.clamp_min_(0).sqrt_()
-        if digits == torch.float64:
-            digits = torch.float32
+    grams = [gram for _, gram in batches if gram is not None]
+    factors: list[tuple[Tensor, Tensor] | None] = [None] * len(batches)
+    if grams:
+        lam, all_vectors = _on_cpu_if_it_fails(torch.linalg.eigh, torch.stack(grams))
+        sigmas = list(lam.clamp_min_(0).sqrt_())
+        vectors = list(all_vectors)
     else:
-        u, sigma, vh = torch.linalg.svd(batch.rows, full_matrices=False)
-        u, sigma, vh = u.flip(1), sigma.flip(0), vh.flip(0)
-        factors = u, vh
-        vectors = u if batch.dual else vh.mT
-    largest = sigma[-1]
-    kept = sigma > largest * relative_cut(digits, batch.n, batch.k)
-    directions = kept.sum()
-    if sigma.device.type == "cpu":
-        # Singular values ascend, so noise comes first. A batch of zeros keeps one direction.
-        noise = min(len(sigma) - int(directions), len(sigma) - 1)
-        sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]
-        if factors is not None:
-            u, vh = factors
-            factors = u[:, noise:], vh[noise:]
-    smallest = torch.where(kept, sigma, largest).amin()
-    sigma = sigma.clamp_min(smallest.clamp_min(SMALLEST))
-    return Spectrum(
-        **vars(batch),
-        sigma=sigma,
-        kept=kept,
-        directions=directions,
-        vectors=vectors,
-        factors=factors,
-    )
+        svd = functools.partial(torch.linalg.svd, full_matrices=False)
+        rows = torch.stack([batch.rows for batch, _ in batches])
+        u, descending, vh = _on_cpu_if_it_fails(svd, rows)
+        u, vh = u.flip(2), vh.flip(1)
+        sigmas = list(descending.flip(1))
+        factors = list(zip(u, vh))
+        vectors = list(u if batches[0][0].dual else vh.mT)
+
+    kept = []
+    for (batch, gram), sigma in zip(batches, sigmas):
+        # The Gram matrix of float64 rows, which a running mean uses, has float32's digits.
+        digits = batch.dtype
+        if digits == torch.float64 and gram is not None:
+            digits = torch.float32
+        kept.append(sigma > sigma[-1] * relative_cut(digits, batch.n, batch.k))
+    directions = [above_noise.sum() for above_noise in kept]
+    if drop_noise or sigmas[0].device.type == "cpu":
+        for i, count in enumerate(torch.stack(directions).tolist()):
+            # Singular values ascend, so noise comes first. A batch of zeros keeps one direction.
+            noise = len(sigmas[i]) - max(count, 1)
+            kept[i], sigmas[i] = kept[i][noise:], sigmas[i][noise:]
+            vectors[i] = vectors[i][:, noise:]
+            pair = factors[i]
+            if pair is not None:
+                factors[i] = pair[0][:, noise:], pair[1][noise:]
+
+    result = []
+    for i, (batch, _) in enumerate(batches):
+        smallest = torch.where(kept[i], sigmas[i], sigmas[i][-1]).amin()
+        sigma = sigmas[i].clamp_min(smallest.clamp_min(SMALLEST))
+        spectrum = Spectrum(
+            **vars(batch),
+            sigma=sigma,
+            kept=kept[i],
+            directions=directions[i],
+            vectors=vectors[i],
+            factors=factors[i],
+        )
+        result.append(spectrum)
+    return result
+
+
+def _on_cpu_if_it_fails(decompose: Callable[[Tensor], Any], matrices: Tensor) -> tuple[Tensor, ...]:
+    """Return the decomposition of a stack; solvers on GPUs have failed for collapsed batches."""
+    try:
+        return tuple(decompose(matrices))
+    except RuntimeError as error:
+        if matrices.device.type == "cpu" or isinstance(error, torch.OutOfMemoryError):
+            raise
+        _log_failure(first_line(error))
+    factors = decompose(matrices.cpu())
+    return tuple(factor.to(matrices.device) for factor in factors)
+
+
+@functools.cache
+def _log_failure(reason: str) -> None:
+    log.warning(f"a decomposition failed on the GPU and is computed on the CPU: {reason}")

@@ -1,50 +1,62 @@
 """A filter's exponent, which may change over epochs."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_choice, check_integer, check_number
 
 # Singular values of float32 features span five decades, so sigma^3 leaves few directions. Powers of
 # float32 features with such exponents are in float64's range.
 LARGEST_EXPONENT = 3
+KINDS = ("steps", "linear", "cosine")
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """An exponent as a function of the epoch, from ``start`` to ``end`` within ``epochs`` epochs.
+    """An exponent as a function of the epoch, given in some epochs.
 
-    Exponents lie from -3 to 3. ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach
-    ``end`` in epoch ``epochs - 1`` and stay there.
+    ``exponents`` has epochs, counted from 1 and in ascending order, and their exponents. ``steps``
+    keeps each exponent until the next one; ``linear`` and ``cosine`` change it gradually. The last
+    one stays. Calls count epochs from 0, as Lightning does.
 
-    >>> p = Schedule("linear", -0.1, -0.5, epochs=5)
+    >>> p = Schedule("steps", {1: -0.5, 3: 0.0})
+    >>> [p(epoch) for epoch in range(4)]
+    [-0.5, -0.5, 0.0, 0.0]
+    >>> p = Schedule("linear", {1: -0.1, 5: -0.5})
     >>> [round(p(epoch), 3) for epoch in range(7)]
     [-0.1, -0.2, -0.3, -0.4, -0.5, -0.5, -0.5]
     """
 
     kind: str
-    start: float
-    end: float | None = None
-    epochs: int | None = None
+    exponents: Mapping[int, float]
 
     def __post_init__(self) -> None:
-        check_choice("schedule", self.kind, ("constant", "linear", "cosine"))
-        _check_exponent("the start of p's schedule", self.start)
-        if self.kind != "constant":
-            _check_exponent("the end of p's schedule", self.end)
-            check_integer(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
+        check_choice("schedule", self.kind, KINDS)
+        for epoch, p in self.exponents.items():
+            check_integer("an epoch of p's schedule", epoch, 1)
+            _check_exponent(f"p from epoch {epoch}", p)
+        epochs = list(self.exponents)
+        if epochs[:1] != [1] or epochs != sorted(epochs):
+            raise UserError(
+                "the epochs of p's schedule must begin with 1 and rise, as in "
+                f"{{schedule: steps, 1: -0.5, 11: 0}}, got {epochs}."
+            )
 
     def __call__(self, epoch: int) -> float:
-        if self.kind == "constant" or self.end is None or self.epochs is None:
-            return self.start
-        steps = self.epochs - 1
-        share = 1.0
-        if epoch < steps:
-            share = epoch / steps
+        number = epoch + 1
+        first = max(key for key in self.exponents if key <= number)
+        later = [key for key in self.exponents if key > number]
+        start = float(self.exponents[first])
+        if self.kind == "steps" or not later:
+            return start
+        following = min(later)
+        share = (number - first) / (following - first)
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
-        return self.start + (self.end - self.start) * share
+        return start + (self.exponents[following] - start) * share
 
 
 def _check_exponent(name: str, value: Any, alternative: str = "") -> float:
@@ -54,20 +66,28 @@ def _check_exponent(name: str, value: Any, alternative: str = "") -> float:
 def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     """Return a number, a mapping or a :class:`Schedule` as a schedule.
 
-    ``epochs`` is the default for a mapping without ``epochs``.
+    ``epochs`` is the default for a linear or cosine schedule without ``epochs``, the epoch in which
+    it reaches its end.
 
     >>> as_schedule(-0.5)(3)
     -0.5
+    >>> as_schedule({"schedule": "steps", 1: -0.5, 11: 0})(10)
+    0.0
     >>> as_schedule({"schedule": "linear", "start": 0.0, "end": -1.0}, epochs=3)(1)
     -0.5
     """
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, dict) and "schedule" in value:
-        for key in value:
-            check_choice("a key of p's schedule", key, ("schedule", "start", "end", "epochs"))
-        start: Any = value.get("start")  # checked by Schedule
-        length = value.get("epochs", epochs)
-        return Schedule(value["schedule"], start, value.get("end"), length)
-    example = "a schedule such as {schedule: linear, start: -0.1, end: -0.5}"
-    return Schedule("constant", _check_exponent("p", value, example))
+    if not isinstance(value, Mapping) or "schedule" not in value:
+        example = "a schedule such as {schedule: linear, start: -0.1, end: -0.5}"
+        return Schedule("steps", {1: _check_exponent("p", value, example)})
+    entries: dict[Any, Any] = dict(value)
+    kind = check_choice("schedule", entries.pop("schedule"), KINDS)
+    if kind == "steps":
+        return Schedule(kind, entries)
+    for key in entries:
+        check_choice("a key of p's schedule", key, ("start", "end", "epochs"))
+    start = _check_exponent("the start of p's schedule", entries.get("start"))
+    end = _check_exponent("the end of p's schedule", entries.get("end"))
+    last = check_integer(f"'epochs' of a {kind} schedule", entries.get("epochs", epochs), 1)
+    return Schedule(kind, {1: start, last: end})

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,21 +11,26 @@ from torch.autograd import forward_ad
 
 from rdm_solo.filters.application import (
     Operator,
+    filter_by_root,
     filter_gradient,
     filter_online,
     filter_target,
     gains,
     rescale,
 )
-from rdm_solo.filters.batch import Spectrum, decompose, gather, spectrum_of
+from rdm_solo.filters.batch import Batch, gather, relative_cut, spectra
 from rdm_solo.filters.functions import Function, get, label
+from rdm_solo.filters.inverse_root import inverse_root, read_later
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import rank
 from rdm_solo.ground.errors import UserError
-from rdm_solo.ground.values import check_choice, check_number
+from rdm_solo.ground.values import check_choice, check_integer, check_number
 
 log = logging.getLogger(__name__)
+
+# Exponents whose filter is an inverse root of the Gram matrix, and that root's order.
+ORDERS: dict[float | None, int] = {-1.0: 2, -0.5: 4}
 
 
 class SpectralFilter(nn.Module):
@@ -49,9 +55,12 @@ class SpectralFilter(nn.Module):
     large or small for a loss to normalise, all are multiplied by one constant, which cancels in the
     normalisation.
 
-    A call synchronises with the device once, in the decomposition. A function that is not
-    elementwise adds two synchronisations. Counts for warnings are read in every call on a CPU, and
-    otherwise in every ``EVERY``-th call and in :meth:`report`.
+    A stack of batches ``(V, N, k)``, such as the views of the same images, is filtered batch by
+    batch in one call, with the same bits as V calls.
+
+    A call synchronises with the device once, in the decomposition or to check the result of
+    products. A function that is not elementwise adds one synchronisation. Counts for warnings are
+    read in every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -61,9 +70,16 @@ class SpectralFilter(nn.Module):
         momentum: weight of the previous batches in a running mean of ``X^T X / N``, which then
             defines the filter; 0 uses the batch alone. Each call is one update, so SimSiam and BYOL
             make two in a step.
+        solver: ``"eigh"`` decomposes the Gram matrix. ``"products"`` computes sigma^-1 and
+            sigma^-0.5 of a float32 target by matrix products, and decomposes batches for which they
+            are inexact; rows of unit length differ by at most 2e-7. ``"auto"`` uses products on
+            CUDA devices, where they are faster.
+        check_delay: after how many calls to read whether products were exact; 0 waits in each call.
+            A batch that fails a delayed check is mapped to zero. The first batch of an epoch is
+            checked at once, and after a failed check the rest of the epoch is decomposed.
         parameters: the function's other parameters, such as ``keep=8``.
 
-    Shapes: ``(N, k) -> (N, k)``.
+    Shapes: ``(N, k) -> (N, k)`` or ``(V, N, k) -> (V, N, k)``.
 
     >>> x = torch.diag(torch.tensor([4.0, 1.0]))
     >>> SpectralFilter("target", "pow", p=-0.5)(x)
@@ -81,6 +97,8 @@ class SpectralFilter(nn.Module):
         function: str | Function = "identity",
         p: float | Schedule | dict[str, object] | None = None,
         momentum: float = 0.0,
+        solver: str = "auto",
+        check_delay: int = 0,
         **parameters: Any,
     ) -> None:
         super().__init__()
@@ -89,16 +107,21 @@ class SpectralFilter(nn.Module):
         self.values = parameters
         self.has_gradient = branch == "online"
         self.momentum = check_number("momentum", momentum, 0, 1)
+        self.solver = check_choice("solver", solver, ("auto", "eigh", "products"))
+        self.check_delay = check_integer("check_delay", check_delay, 0)
         if momentum:
             self.register_buffer("running", torch.empty(0, 0, dtype=torch.float64))
         self.schedule = None if p is None else as_schedule(p)
         self._pending: list[tuple[int, int, Tensor]] = []  # n, k, counts on the device
         self._logged: set[str] = set()
+        self._checks: list[Callable[[], bool]] = []  # of products
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Call :meth:`report` and set the exponent ``p`` to its value in that epoch."""
         self.report()
+        self._needs_eigh = False
+        self._is_checked = False
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p, **self.values)
 
@@ -112,9 +135,10 @@ class SpectralFilter(nn.Module):
         return ", ".join([self.branch, label(self.function), *parameters])
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 2:
+        if x.ndim not in (2, 3):
             raise UserError(
-                f"a spectral filter takes a batch of shape (N, k), got {tuple(x.shape)}."
+                "a spectral filter takes a batch of shape (N, k) or a stack of batches (V, N, k), "
+                f"got {tuple(x.shape)}."
             )
         if not self.training:
             return x
@@ -129,33 +153,51 @@ class SpectralFilter(nn.Module):
     def _filtered(self, x: Tensor) -> Tensor:
         if not has_float64(x.device):
             return self._filtered(x.cpu()).to(x.device)
-        tangent = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
-        has_derivative = (x.requires_grad and torch.is_grad_enabled()) or tangent is not None
+        if x.ndim == 2:
+            return self._filter_views([x])[0]
+        return torch.stack(self._filter_views(list(x)))
+
+    def _filter_views(self, views: list[Tensor]) -> list[Tensor]:
+        has_derivative = self.has_gradient and any(map(_has_derivative, views))
         # detach() also drops forward-mode tangents, which no_grad() keeps.
         with torch.no_grad():
-            spectrum = self._decompose(x.detach())
-            gain = gains(spectrum, self._gain)
-            counts = [
-                spectrum.broken_rows,
-                spectrum.negligible_rows,
-                spectrum.directions,
-                torch.linalg.vector_norm(gain, 1),
-            ]
-            self._pending.append((spectrum.n, spectrum.k, torch.stack(counts)))
+            batches = [self._gather(x.detach()) for x in views]
+            if not has_derivative:
+                filtered = self._filter_by_products(batches)
+                if filtered is not None:
+                    return filtered
+            values = []
+            operators = []
+            for spectrum in spectra(batches, drop_noise=not self._gain.elementwise):
+                gain = gains(spectrum, self._gain)
+                counts = [
+                    spectrum.broken_rows,
+                    spectrum.negligible_rows,
+                    spectrum.directions,
+                    torch.linalg.vector_norm(gain, 1),
+                ]
+                self._pending.append((spectrum.n, spectrum.k, torch.stack(counts)))
+                gain = rescale(spectrum, gain)
+                if has_derivative:
+                    value, operator = filter_online(spectrum, gain)  # W is used in backward
+                    operators.append(operator)
+                else:
+                    value = filter_target(spectrum, gain)  # U diag(sigma g) V^T
+                values.append(value)
             # Reading the counts synchronises with the device, but not on a CPU.
-            if x.device.type == "cpu" or len(self._pending) == self.EVERY:
+            if views[0].device.type == "cpu" or len(self._pending) >= self.EVERY:
                 self.report()
-            gain = rescale(spectrum, gain)
-            if not (self.has_gradient and has_derivative):
-                return filter_target(spectrum, gain)  # U diag(sigma g) V^T
-            value, operator = filter_online(spectrum, gain)  # the same rows, and W for backward
-        result: Tensor = _TimesConstant.apply(x, [value], *operator)
-        return result
+        if not has_derivative:
+            return values
+        return [
+            _TimesConstant.apply(x, [value], *operator)
+            for x, value, operator in zip(views, values, operators)
+        ]
 
-    def _decompose(self, x: Tensor) -> Spectrum:
-        """Return the batch's spectrum, or that of the running mean, scaled to the batch's rows."""
+    def _gather(self, x: Tensor) -> tuple[Batch, Tensor | None]:
+        """Return the batch and its Gram matrix, or the running mean scaled to the batch's rows."""
         if not self.momentum:
-            return decompose(x)
+            return gather(x)
         batch, gram = gather(x, running=True)
         assert gram is not None
         finite_rows = batch.n - batch.broken_rows
@@ -164,7 +206,60 @@ class SpectralFilter(nn.Module):
             self.running = C
         # double(), because `.float()` on the model casts its buffers.
         self.running = self.running.double().lerp(C, 1 - self.momentum)
-        return spectrum_of(batch, self.running * batch.n)
+        return batch, self.running * batch.n
+
+    def _filter_by_products(
+        self, batches: list[tuple[Batch, Tensor | None]]
+    ) -> list[Tensor] | None:
+        """Return the filtered rows for sigma^-1 and sigma^-0.5, or None if they need ``eigh``.
+
+        Results are checked on the device. With ``check_delay``, the host does not wait for a check,
+        but reads it after that many calls, and a batch that fails is mapped to zero. The first
+        batch of an epoch is always checked at once, so a collapsed network never uses products.
+        """
+        batch, _ = batches[0]
+        order = ORDERS.get(self.p)
+        is_root = self.function == "pow" and batch.dtype == torch.float32
+        solver = self.solver
+        if solver == "auto":
+            solver = "products" if batch.rows.device.type == "cuda" else "eigh"
+        # After batch norm, a square batch has a null direction that inverse_root does not know.
+        if order is None or not is_root or solver == "eigh" or batch.n == batch.k:
+            return None
+        if self._needs_eigh:
+            return None
+        cut = relative_cut(batch.dtype, batch.n, batch.k)
+        grams = torch.stack([gram for _, gram in batches if gram is not None])
+        root, usable = inverse_root(grams, order, cut)
+        negligible_rows = torch.stack([batch.negligible_rows for batch, _ in batches])
+        usable = usable & (negligible_rows == 0)
+        root = root.where(usable[:, None, None], 0.0)
+        self._checks.append(read_later(usable.all()))
+        while len(self._checks) > (self.check_delay if self._is_checked else 0):
+            if not self._read_check():
+                return None
+        return [filter_by_root(batch, matrix) for (batch, _), matrix in zip(batches, root)]
+
+    def _read_check(self) -> bool:
+        """Return the oldest check; if it failed, all batches of this epoch are decomposed."""
+        is_usable = self._checks.pop(0)
+        if is_usable():
+            self._is_checked = True
+            return True
+        self._needs_eigh = self.check_delay > 0
+        if self._is_checked and self.check_delay:
+            problem = "cannot be filtered by products"
+            self._log_once(
+                problem,
+                f"a batch that reached the {self.branch} filter {problem}, because it is nearly "
+                "singular or has rows of zeros or NaN. It was mapped to zero, and later batches of "
+                "its epoch are decomposed (filter.solver).",
+            )
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a copy, without checks that are on their way to the host."""
+        return {**self.__dict__, "_checks": []}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         saved = state_dict.get(f"{prefix}running")
@@ -179,6 +274,8 @@ class SpectralFilter(nn.Module):
         Raise ``FloatingPointError`` if a batch has no finite row, and :class:`UserError` if the
         function returned NaN or infinity.
         """
+        while self._checks:
+            self._read_check()
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -206,14 +303,23 @@ class SpectralFilter(nn.Module):
                 self._warn_once(most - kept, f"{most} directions", problem)
 
     def _warn_once(self, count: float, total: str, problem: str) -> None:
+        self._log_once(
+            problem,
+            f"{count:.0f} of {total} that reached the {self.branch} filter {problem}; they are "
+            "mapped to zero and get no gradient.",
+        )
+
+    def _log_once(self, problem: str, message: str) -> None:
         if problem in self._logged:
             return
         self._logged.add(problem)
         if rank() == 0:
-            log.warning(
-                f"{count:.0f} of {total} that reached the {self.branch} filter {problem}; they are "
-                "mapped to zero and get no gradient."
-            )
+            log.warning(message)
+
+
+def _has_derivative(x: Tensor) -> bool:
+    tangent = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
+    return (x.requires_grad and torch.is_grad_enabled()) or tangent is not None
 
 
 class _TimesConstant(torch.autograd.Function):

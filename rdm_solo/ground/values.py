@@ -57,12 +57,13 @@ def check_bool(name: str, value: object, alternative: str = "") -> bool:
     _refuse(name, value, "true or false", alternative)
 
 
-def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
+def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> str:
     """Return the value if it is one of the allowed words."""
     words = list(allowed)
     if isinstance(value, str) and value in words:
         return value
-    _refuse(name, value, f"one of {', '.join(words)}", hint=suggest(value, words))
+    hint = suggest(value, words)
+    _refuse(name, value, f"one of {', '.join(words)}", alternative, hint)
 
 
 def finite(value: object) -> float | None:

@@ -113,7 +113,7 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     elif values["erank/features_centred"] == 0:
         remarks.append("The features of all images are equal.")
     if is_finite.all() and images.val is not None:
-        accuracy = neighbours.accuracy([(train, labels)], [(val, val_labels)], 20, 0.07)
+        accuracy, _ = neighbours.accuracy([(train, labels)], [(val, val_labels)], 20, 0.07)
         values[KNN] = float(accuracy)
         probe = fit_linear(
             to_unit_scale(train, train),

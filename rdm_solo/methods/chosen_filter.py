@@ -19,19 +19,25 @@ def exponent(p: Any) -> str:
 
     >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
     ('-0.5', '(-0.1…-0.5, linear)')
+    >>> exponent({"schedule": "steps", 1: -0.5, 11: 0, 21: -0.5})
+    '(-0.5, 0 from epoch 11, -0.5 from epoch 21)'
     """
     if p is None:
         return ""
     if isinstance(p, (int, float)):
         return f"{p:g}"
-    if "end" not in p:
-        return f"{p['start']:g}"
+    if p["schedule"] == "steps":
+        (_, first), *later = as_schedule(p).exponents.items()
+        words = [f"{first:g}"]
+        for epoch, value in later:
+            words.append(f"{value:g} from epoch {epoch}")
+        return f"({', '.join(words)})"
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})"
 
 
 def parameters(group: Any) -> dict[str, Any]:
     """Return the keys of a config's group ``filter`` that are parameters of the function."""
-    options = ("name", "branch", "function", "momentum")
+    options = ("name", "branch", "function", "momentum", "solver")
     return {key: group[key] for key in group if key not in options}
 
 
@@ -53,6 +59,7 @@ class ChosenFilter:
     function: str | None = None
     p: Any = None
     momentum: float = 0.0
+    solver: str = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -69,6 +76,7 @@ class ChosenFilter:
             group.get("function", function),
             p,
             group.get("momentum", 0.0),
+            group.get("solver", "auto"),
             parameters(group),
         )
 
@@ -178,7 +186,15 @@ class ChosenFilter:
         if self.branch == "both":
             branches = ["online", "target"]
         return {
-            branch: SpectralFilter(branch, self.function, p, self.momentum, **self.parameters)
+            branch: SpectralFilter(
+                branch,
+                self.function,
+                p,
+                self.momentum,
+                self.solver,
+                check_delay=2,  # calls, so that a step does not wait for the device
+                **self.parameters,
+            )
             for branch in branches
         }
 

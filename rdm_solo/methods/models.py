@@ -5,6 +5,7 @@ after the target's projector or, if the target is drawn from a queue, after the 
 takes filters always has both modules, and the diagnostics record their outputs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -94,17 +95,15 @@ class FilteredSimSiam(_Filtered):
         if isinstance(head, SpectralFilter):
             head.has_gradient = self.stopped != "target"
 
-    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the projection, the online output p and the target of one view."""
-        online = self.projector(feats)
+    def branches(self, feats: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Return the projection, the online output p and the target of each view."""
+        online = [self.projector(x) for x in feats]
         target = online
         if self.stopped == "online":
-            online = online.detach()
+            online = [z.detach() for z in online]
         if self.stopped == "target":
-            target = target.detach()
-        p = self.predictor(online)
-        target = self.target_head(target)
-        return online, p, target
+            target = [z.detach() for z in target]
+        return online, outputs(self.predictor, online), outputs(self.target_head, target)
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Return features only; solo-learn's forward would run the heads twice in a step."""
@@ -115,14 +114,22 @@ class FilteredSimSiam(_Filtered):
         """Replace solo-learn's step, which uses the unfiltered projection as the target."""
         base = solo_learn.TABLE["base"]
         out = base.training_step(self, batch, batch_idx)
-        feats1, feats2 = out["feats"]
-        z1, p1, target1 = self.branches(feats1)
-        z2, p2, target2 = self.branches(feats2)
+        (z1, z2), (p1, p2), (target1, target2) = self.branches(out["feats"])
         loss1 = self.compare(z1, p1, target2)
         loss2 = self.compare(z2, p2, target1)
         loss = loss1 / 2 + loss2 / 2
         self.log("train_neg_cos_sim", loss, on_epoch=True, sync_dist=True)
         return loss + out["loss"]  # of the online classifier
+
+
+def outputs(head: nn.Module, views: list[Tensor]) -> list[Tensor]:
+    """Return a head's output for each view.
+
+    A spectral filter decomposes all views in one call, so that the host waits once.
+    """
+    if isinstance(head, SpectralFilter):
+        return list(head(torch.stack(views)))
+    return [head(x) for x in views]
 
 
 def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:

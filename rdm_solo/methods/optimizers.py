@@ -81,6 +81,8 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
         options.setdefault("momentum", settings.momentum)
     if settings.name == "lars":
         options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
+    if settings.fused:
+        options.setdefault("fused", True)
     classes: dict[str, Any] = {
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods.descriptions import Method
-from rdm_solo.observe.outputs import Outputs, combine, has_rows, rows, rows_by_view
+from rdm_solo.observe.outputs import Outputs, combine, has_rows, rows, rows_by_view, views_of
 
 
 class Branches(NamedTuple):
@@ -129,7 +129,8 @@ class Observer:
         """Record a part's outputs."""
 
         def record(args: Any, kwargs: Any, output: Any) -> None:
-            self._record(name, output)
+            for call in views_of(part, output):
+                self._record(name, call)
 
         self._hook(part.register_forward_hook, part, record)
 
@@ -137,7 +138,8 @@ class Observer:
         """Record a part's inputs."""
 
         def record(*inputs: Any) -> None:
-            self._record(name, inputs)
+            for call in views_of(part, inputs):
+                self._record(name, call)
 
         self._hook(part.register_forward_pre_hook, part, record)
 

@@ -24,6 +24,9 @@ CHECKS = {
     "use a network with weights, such as two linear layers with a ReLU between them.",
     "predictor": "the predictor {!r} does not move although the rest does: pass its parameters to "
     "the optimizer, let them require gradients, and do not detach its output.",
+    "frozen encoder": "the weights of {!r} do not change although the rest does, so its features "
+    "stay as they are: pass its parameters to the optimizer, let them require gradients, and do "
+    "not detach its output, unless it is meant to be frozen.",
     "frozen target": "the target {!r} does not move although the online branch does: update it "
     "after each optimizer step with a momentum below 1, unless the teacher is meant to be frozen "
     "or to be updated less often.",
@@ -51,7 +54,8 @@ class LoopChecks(ModuleObserver):
     """Check the structure of a training loop in its first ``STEPS`` steps, then remove all hooks.
 
     The hooks change neither outputs nor gradients. Call :meth:`after_step` after each forward and
-    backward. ``views`` is the number of views of each image.
+    backward. ``views`` is the number of views of each image. ``backbone`` is the name of the
+    encoder, which is otherwise found by name.
 
     A missing ``detach()`` is found without knowing the loss: the total gradient at the target's
     output, minus the part that comes through the predictor, must be zero.
@@ -64,7 +68,13 @@ class LoopChecks(ModuleObserver):
     ['stop-gradient']
     """
 
-    def __init__(self, module: nn.Module, branches: Branches, views: int | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        branches: Branches,
+        views: int | None = None,
+        backbone: str | None = None,
+    ) -> None:
         super().__init__(module, branches)
         self.views = views or 2
         self.steps = 0
@@ -86,6 +96,10 @@ class LoopChecks(ModuleObserver):
             self.source = target or head or encoder or online
         if has_predictor and self._parameters(online):
             self.pairs[online] = self.viewed
+        self.encoder = backbone or encoder
+        moving = head or online
+        if self.encoder and self.encoder != moving and self._parameters(self.encoder):
+            self.pairs.setdefault(self.encoder, moving)
         names = {online, target, self.viewed, self.source, *self.pairs}
         for name in filter(None, names):
             submodule = require_part(module, "part", name)
@@ -115,7 +129,8 @@ class LoopChecks(ModuleObserver):
         findings = []
         for check, name in keys:
             text = CHECKS[check].format(name)
-            findings.append(Finding(check, name, text, check != "frozen target"))
+            is_certain = check not in ("frozen encoder", "frozen target")
+            findings.append(Finding(check, name, text, is_certain))
         return findings
 
     def _find_pairs(self) -> dict[str, str]:
@@ -199,10 +214,16 @@ class LoopChecks(ModuleObserver):
         weights = self._sample(name)
         online = self._sample(self.pairs[name])
         first, before = self._weights.setdefault(name, (weights, online))
+        if online.shape != before.shape:  # lazy layers got their weights after the first call
+            return
         change = (online - before).abs()
         if (change > VISIBLE * before.abs()).any():
             self._weights[name] = first, online
-            check = "predictor" if name == self.branches.online else "frozen target"
+            check = "frozen target"
+            if name == self.branches.online:
+                check = "predictor"
+            elif name == self.encoder:
+                check = "frozen encoder"
             self._signs[check, name].append(torch.equal(weights, first))
             self._signs["copied target", name].append(torch.equal(weights, online))
 

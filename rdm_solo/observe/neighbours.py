@@ -1,6 +1,7 @@
 """An exact weighted kNN classifier, whose memory bank is added in pieces."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,6 +9,13 @@ from torch import Tensor
 from rdm_solo.ground.distributed import gather
 
 Batches = Iterable[tuple[Tensor, Tensor]]  # features and labels
+
+
+class Accuracy(NamedTuple):
+    """The accuracy of kNN, and that of always guessing the most frequent class, in per cent."""
+
+    knn: Tensor
+    chance: Tensor
 
 
 class Neighbours:
@@ -63,15 +71,15 @@ class Neighbours:
 
 
 @torch.no_grad()
-def accuracy(memory: Batches, queries: Batches, k: int, temperature: float) -> Tensor:
-    """Return the accuracy of weighted kNN in per cent, the same on all processes.
+def accuracy(memory: Batches, queries: Batches, k: int, temperature: float) -> Accuracy:
+    """Return the accuracy of weighted kNN and its chance level, the same on all processes.
 
     ``memory`` and ``queries`` are this process's batches of features ``(N, d)`` and labels
     ``(N,)``; each process needs a query.
 
     >>> batches = [(torch.eye(2), torch.tensor([0, 1]))]
     >>> accuracy(batches, batches, k=1, temperature=0.07)
-    tensor(100.)
+    Accuracy(knn=tensor(100.), chance=tensor(50.))
     """
     query_batches = []
     label_batches = []
@@ -88,7 +96,8 @@ def accuracy(memory: Batches, queries: Batches, k: int, temperature: float) -> T
     classes = int(neighbours.labels.max()) + 1
     scores = neighbours.scores(classes, temperature)
     is_correct = scores.argmax(1) == labels
-    return 100 * is_correct.float().mean()
+    most_frequent = labels.bincount().max()
+    return Accuracy(100 * is_correct.float().mean(), 100 * most_frequent / len(labels))
 
 
 def unit(x: Tensor) -> Tensor:

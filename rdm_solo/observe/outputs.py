@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.ground.errors import UserError
 
 Calls = Mapping[str, list[Tensor]]  # the outputs of a step's calls, by branch
@@ -130,6 +131,18 @@ def first_tensor(output: Any) -> Tensor | None:
         if tensor is not None:
             return tensor
     return None
+
+
+def views_of(part: Any, output: Any) -> list[Any]:
+    """Return the output or the input of a call by view: a spectral filter takes a stack of views.
+
+    >>> [len(view) for view in views_of(SpectralFilter("target"), torch.zeros(2, 8, 3))]
+    [8, 8]
+    """
+    x = first_tensor(output)
+    if isinstance(part, SpectralFilter) and x is not None and x.ndim == 3:
+        return list(x)
+    return [output]
 
 
 def has_rows(output: Any) -> bool:

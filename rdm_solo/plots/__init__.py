@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # The module of each figure, in the report's order. The report shows four without a click.
 _FIGURES = {
+    "switch": "switches",
     "sweep": "across_settings",
     "comparison": "across_settings",
     "effective_rank": "epochs",

@@ -50,8 +50,8 @@ def _with_exponents(all_groups: Groups) -> list[Group]:
     Plot,
     title="Accuracy, effective rank and gap against p",
     caption="Last values; p = 0 means no filter. A wider gap is not always better: look at where "
-    "the accuracy peaks. Horizontal lines are settings without an exponent, crosses are settings "
-    "whose runs all diverged.",
+    "the accuracy peaks. Horizontal lines are settings without a constant exponent, crosses are "
+    "settings whose runs all diverged.",
     needs="a filter with several exponents p (filter=..._pow)",
     seeds="Points: mean of {n} seeds. Bars: minimum to maximum.",
     choose=_with_exponents,

@@ -212,11 +212,16 @@ def wrap(text: str, width: float, size: float) -> str:
 def typeset(text: str) -> str:
     """Typeset the exponents in a label as mathtext.
 
-    >>> print(typeset("σ^-0.5 and σ^(-0.1…-0.5) at $1"))
-    σ$^{\\mathrm{-0.5}}$ and σ$^{\\mathrm{(-0.1…-0.5)}}$ at \\$1
+    >>> print(typeset("σ^-0.5 and σ^(-0.1…-0.5, linear) at $1"))
+    σ$^{\\mathrm{-0.5}}$ and σ$^{\\mathrm{(-0.1…-0.5,\\ linear)}}$ at \\$1
     """
     escaped = text.replace("$", r"\$")
-    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\\mathrm{\1}}$", escaped)
+
+    def superscript(match: re.Match[str]) -> str:
+        exponent = match[1].replace(" ", r"\ ")  # mathtext drops spaces
+        return rf"$^{{\mathrm{{{exponent}}}}}$"
+
+    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", superscript, escaped)
 
 
 def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:

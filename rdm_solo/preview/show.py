@@ -22,7 +22,6 @@ from rdm_solo.theory.filter_effect import Preview, predict_effect
 
 log = logging.getLogger("rdm_solo")
 
-AFTER_SCHEDULE = 10**6  # an epoch in which every schedule has reached its end
 SPECTRA = {"1/i": 1.0, "1/i^2": 2.0, "flat": 0.0}
 
 
@@ -34,22 +33,15 @@ def preview(cfg: DictConfig) -> None:
     run = None if cfg.run is None else runs.load(Path(cfg.run))
     chosen = _choose(cfg, run)
     sigma, rows, source = spectrum(cfg, run)
-    first = last = None
-    if chosen.p is not None:
-        schedule = as_schedule(chosen.p, epochs=2)
-        first = schedule(0)
-        last = schedule(AFTER_SCHEDULE)
+    first, later = _exponents(chosen)
     effect = predict(chosen, first, sigma, rows)
-    log.info(effect.line)
+    _log(effect)
     name = f"filter_{effect.name.replace(', ', '_')}"
-    if last != first:
-        end = predict(chosen, last, sigma, rows)
-        log.info(f"at the end of the schedule: {end.line}")
-        name += f"_to_{last:g}"
+    for time, p in later.items():
+        _log(predict(chosen, p, sigma, rows), f"{time}: ")
+        name += f"_to_{p:g}"
     if chosen.momentum:
-        log.info("  note: drawn for one batch, without the running correlation")
-    for warning in effect.warnings:
-        log.info(f"  note: {warning}")
+        log.info("note: drawn for one batch, without the running correlation")
     note = f"{source}; sigma: singular values of {rows} rows after a batch norm."
     figure = plots.draw_filter(effect, note)
     folder = Path(cfg.out or "preview")
@@ -58,6 +50,12 @@ def preview(cfg: DictConfig) -> None:
     files.make_results_folder(folder)
     plots.save(figure, folder, name)
     log.info(f"{name}.png and .pdf in {folder}")
+
+
+def _log(effect: Preview, time: str = "") -> None:
+    log.info(f"{time}{effect.line}")
+    for warning in effect.warnings:
+        log.info(f"  note: {warning}")
 
 
 def _choose(cfg: DictConfig, run: RunFolder | None) -> ChosenFilter:
@@ -93,6 +91,22 @@ def _choose(cfg: DictConfig, run: RunFolder | None) -> ChosenFilter:
             "training. The filter of a trained run is in its report."
         )
     return chosen
+
+
+def _exponents(chosen: ChosenFilter) -> tuple[float | None, dict[str, float]]:
+    """Return the exponent in the first epoch, and the later ones of its schedule by their time."""
+    if chosen.p is None:
+        return None, {}
+    schedule = as_schedule(chosen.p, epochs=2)
+    later = {}
+    for epoch, p in schedule.exponents.items():
+        if epoch == 1:
+            continue
+        time = "at the end of the schedule"
+        if schedule.kind == "steps":
+            time = f"from epoch {epoch}"
+        later[time] = p
+    return schedule(0), later
 
 
 def predict(chosen: ChosenFilter, p: float | None, sigma: Tensor, rows: int) -> Preview:

@@ -191,6 +191,7 @@ COLUMNS = {
         Column("train/loss_share", "loss / ln K", digits=4, better="lower"),
         Column("val/acc1", "online acc.", ACCURACY, digits=1, better="higher", compared=True),
         Column("val/knn_acc1", "kNN", ACCURACY, digits=1, better="higher", compared=True),
+        Column("val/chance", "most frequent class", digits=1),  # its share of the kNN's images
         # Only in row 0, and only for images in memory: kNN on normalised pixels instead of
         # features. Training has taught the backbone little if val/knn_acc1 stays below it.
         Column("val/knn_pixels", "kNN, raw pixels", digits=1),

@@ -179,6 +179,13 @@ def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:
 
     Epoch 0 is the untrained network.
     """
+    x, stack = by_epoch(runs, column)
+    measured = np.isfinite(stack).any(axis=0)
+    return over_seeds(x[measured], stack[:, measured])
+
+
+def by_epoch(runs: Sequence[RunFolder], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the epochs from 0 and a column's values ``(runs, epochs)``; NaN: not measured."""
     last = max(run.last_epoch for run in runs)
     x = np.arange(last + 1)
     stack = np.full((len(runs), last + 1), np.nan)
@@ -187,8 +194,7 @@ def curve_of(runs: Sequence[RunFolder], column: str) -> Curve:
         if column in run.metrics:
             epochs = run.metrics["epoch"].astype(int)
             row[epochs] = run.metrics[column]
-    measured = np.isfinite(stack).any(axis=0)
-    return over_seeds(x[measured], stack[:, measured])
+    return x, stack
 
 
 def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:

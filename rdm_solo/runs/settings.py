@@ -12,7 +12,16 @@ MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler
 # Runs with equal values of these options belong to one setting, whatever their seeds.
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options in these parts that depend on the machine: paths and speed.
-LOCAL = ("root", "cache", "download", "workers", "skip_broken", "compile", "channels_last")
+LOCAL = (
+    "root",
+    "cache",
+    "download",
+    "workers",
+    "skip_broken",
+    "compile",
+    "channels_last",
+    "fused",
+)
 # The trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 

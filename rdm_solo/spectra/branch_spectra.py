@@ -154,16 +154,16 @@ class BranchSpectra(SumMetric):
         valid = valid_rows(outputs)
         count = valid.sum()
         self.count += count
-        self.broken += (~valid).sum()
+        self.broken += len(valid) - count
         self.batches += 1
         self.with_positives += has_positives
         self.spacing = torch.finfo(online.dtype).eps
         if self.sampled:
             hashes = row_hashes(outputs, valid)
             self._keep(outputs, hashes)
-            # A batch in float64 would take too much memory.
+            # A batch in float64 may take too much memory.
             total = torch.zeros_like(self.sum_mean)
-            step = rows_at_a_time(self.dim)
+            step = rows_at_a_time(projection)
             for block, is_valid in zip(torch.split(projection, step), torch.split(valid, step)):
                 y = self._rows(block, is_valid)
                 total += y.sum(0)
@@ -249,13 +249,13 @@ class BranchSpectra(SumMetric):
     @torch.no_grad()
     def compute(self) -> Spectra:
         """Return eigenvalues, curves and scalars of all rows since the last reset."""
-        count = int(self.count)
+        counts = torch.stack([self.count, self.batches, self.with_positives])
+        count, batches, with_positives = counts.tolist()
         if count == 0:
             raise UserError(
                 "BranchSpectra has seen no finite row since the last reset; call update() first."
             )
-        has_positives = bool(self.with_positives)
-        if 0 < self.with_positives < self.batches:
+        if 0 < with_positives < batches:
             raise UserError(
                 "some batches since the last reset had positives and others had none; pass "
                 "positive always or never."
@@ -272,10 +272,10 @@ class BranchSpectra(SumMetric):
         if self.sampled:
             count = len(kept)
             targets = kept[:, 1]
-            moments, measured = self._from_sample(kept, has_positives)
+            moments, measured = self._from_sample(kept, with_positives > 0)
         else:
             targets = kept[:, 0]
-            moments, measured = self._from_sums(count, has_positives)
+            moments, measured = self._from_sums(count, with_positives > 0)
         scalars |= measured
         # Rows of zeros have no direction.
         targets = targets[targets.any(1)]

@@ -55,7 +55,8 @@ def leading(lam: Tensor) -> int:
     >>> leading(torch.tensor([0.9, 0.0999, 0.0001, 0.0]))
     2
     """
-    lam = lam.double().clamp_min(0)
+    # On the CPU, because with deterministic algorithms a GPU refuses a cumulative sum of floats.
+    lam = lam.cpu().double().clamp_min(0)
     # The tolerance makes the count independent of the rounding of the sum.
     share = 0.9999 - 1e-9
     is_too_few = lam.cumsum(0) < share * lam.sum()

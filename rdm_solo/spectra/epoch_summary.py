@@ -1,5 +1,6 @@
 """An epoch's results: eigenvalues, curves, and scalars by name."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -117,7 +118,8 @@ def finite_scalars(values: dict[str, Tensor]) -> dict[str, float]:
 
     Alpha-ReQ is undefined for few eigenvalues, and LiDAR for features that are far too large.
     """
-    return {name: float(value) for name, value in values.items() if value.isfinite()}
+    numbers = {name: float(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _warning(rows: int, dim: int, sampled: bool) -> str | None:

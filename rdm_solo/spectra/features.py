@@ -61,8 +61,7 @@ class FeatureSpectra(SumMetric):
     @torch.no_grad()
     def compute(self) -> dict[str, float]:
         """Return the scalars by column name, or an empty dict if there was no finite row."""
-        samples = int(self.samples)
-        count = int(self.views)
+        samples, count = torch.stack([self.samples, self.views]).tolist()
         if not samples:
             return {}
         within = full_gram(self.within) / count
@@ -70,8 +69,8 @@ class FeatureSpectra(SumMetric):
         C = within + between
         mean = self.total / count
         C_mean = mean.outer(mean)
-        lam = ranks.descending(C)
-        lam_covariance = centred_eigenvalues(C, C_mean)
+        lam = ranks.descending(C).cpu()
+        lam_covariance = centred_eigenvalues(C, C_mean).cpu()
         alpha, r2 = ranks.alpha_req(lam_covariance)
         values = {
             "erank/features": ranks.effective_rank(lam),
@@ -87,6 +86,6 @@ class FeatureSpectra(SumMetric):
         if samples > 1 and q > 1 and count == q * samples:
             S_w = within * (q / (q - 1))
             S_b = (between - C_mean) * (samples / (samples - 1))
-            lam_lidar = rows.discriminant_eigenvalues(S_w, S_b)
+            lam_lidar = rows.discriminant_eigenvalues(S_w, S_b).cpu()
             values["lidar/features"] = rows.smoothed_rank(lam_lidar, len(lam))
         return finite_scalars(values)

@@ -16,11 +16,14 @@ from rdm_solo.ground.distributed import gather
 LAST = 2**63 - 1
 # Number of elements converted at a time, so that int64 or float64 fits in a CPU's cache.
 BLOCK = 2**18
+# The same on a GPU, where launching many operators takes longer than the work: up to 128 MiB.
+GPU_BLOCK = 2**24
 
 
-def rows_at_a_time(k: int) -> int:
-    """Return how many rows of k elements make a block."""
-    return max(1, BLOCK // k)
+def rows_at_a_time(x: Tensor) -> int:
+    """Return how many rows of ``x`` make a block."""
+    elements = BLOCK if x.device.type == "cpu" else GPU_BLOCK
+    return max(1, elements // x.shape[1])
 
 
 def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
@@ -44,11 +47,10 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
 
     hashes = random(1).repeat(len(valid))
     for part in parts:
-        k = part.shape[1]
         dtype = torch.promote_types(part.dtype, torch.float)
-        words = k * dtype.itemsize // 4
+        words = part.shape[1] * dtype.itemsize // 4
         factors = random(words) | 1
-        step = rows_at_a_time(k)
+        step = rows_at_a_time(part)
         for rows, sums in zip(torch.split(part, step), torch.split(hashes, step)):
             rows = rows.to(dtype).contiguous()
             products = rows.view(torch.int) * factors

@@ -34,10 +34,12 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "threads": (check_integer, 1),
     "seed": (check_integer, 0, 2**32 - 1),
     "overwrite": (check_bool,),
+    "share_epochs": (check_bool,),
     "knn.k": (check_integer, 1),
     "knn.every_n_epochs": (check_integer, 0),
     "knn.temperature": (check_number, 1e-6),
     "checkpoint.every_n_epochs": (check_integer, 1),
+    "checkpoint.min_seconds": (check_number, 0),
     "checkpoint.keep": (check_integer, 0),
     "checkpoint.best": (check_bool,),
     "diagnostics.max_rows": (check_integer, 1),
@@ -54,6 +56,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "optimizer.trust_coeff": (check_number, 0),
     "optimizer.trust_clip": (check_bool,),
     "optimizer.exclude_bias_n_norm": (check_bool,),
+    "optimizer.fused": (check_bool,),
     "scheduler.warmup_epochs": (check_number, 0),
     "scheduler.warmup_start_lr": (check_number, 0),
     "scheduler.min_lr": (check_number, 0),
@@ -63,6 +66,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "backbone.kwargs.width": (check_integer, 1),
     "backbone.kwargs.in_channels": (check_integer, 1),
     "filter.momentum": (check_number, 0, 0.999999),
+    "filter.solver": (check_choice, ("auto", "eigh", "products")),
     "method.stop_gradient": (check_choice, ("target", "online", "none")),
     "method.loss": (check_choice, ("cosine", "mse", "iso")),
     "method.centring": (check_bool,),
@@ -75,6 +79,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "method.momentum.final_tau": (check_number, 0, 1),
     "method.momentum.classifier": (check_bool,),
     "trainer.precision": (check_choice, PRECISIONS),
+    "trainer.benchmark": (check_bool,),
     "trainer.accelerator": (check_choice, ACCELERATORS),
     "trainer.devices": (_check_devices,),
     "trainer.num_nodes": (check_integer, 1),
@@ -87,6 +92,11 @@ CHECKS: dict[str, tuple[Any, ...]] = {
 # A value that an option may have besides those that its check allows.
 ALTERNATIVES: dict[str, str | None] = {
     "threads": None,
+    "checkpoint.every_n_epochs": None,
+    "checkpoint.min_seconds": None,
+    "optimizer.fused": None,
+    "trainer.benchmark": None,
+    "trainer.precision": None,
     "trainer.sync_batchnorm": None,
     "trainer.gradient_clip_val": None,
     "backbone.kwargs.zero_init_residual": None,
@@ -127,6 +137,11 @@ def check(cfg: DictConfig) -> None:
             "checkpoint.best=true would be ignored, because no kNN accuracy is measured with "
             "knn.every_n_epochs=0."
         )
+    if cfg.share_epochs and cfg.checkpoint.best:
+        raise UserError(
+            "share_epochs=true cannot be combined with checkpoint.best=true: the best checkpoint "
+            "may be the other run's."
+        )
     # solo-learn would clip gradients before they are unscaled or fully accumulated.
     unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
     if unfinished and cfg.method.kwargs.get("clip_grad"):
@@ -134,12 +149,19 @@ def check(cfg: DictConfig) -> None:
             f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} cannot be combined with "
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
+    if cfg.optimizer.fused and cfg.optimizer.name == "lars":
+        raise UserError("optimizer.fused=true: lars has no fused version; leave it out.")
     _check_filter(cfg)
     loggers = sorted(packages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
     packages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
-        p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
-        as_schedule(p, epochs=cfg.max_epochs)
+        schedule = as_schedule(cfg.p, epochs=cfg.max_epochs)
+        last = max(schedule.exponents)
+        if schedule.kind == "steps" and last > cfg.max_epochs:
+            raise UserError(
+                f"p's step in epoch {last} would never take effect, because "
+                f"max_epochs={cfg.max_epochs}: move it or leave it out."
+            )
 
 
 def _check_filter(cfg: DictConfig) -> None:

@@ -14,7 +14,7 @@ from rdm_solo.ground.distributed import broadcast_object, world_size
 from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
-from rdm_solo.train import processes
+from rdm_solo.train import processes, shared_epochs
 from rdm_solo.train.stopping import Stopped
 
 log = logging.getLogger("rdm_solo")
@@ -31,6 +31,7 @@ class Start:
     checkpoint: Path | None = None
     epochs: int = 0  # finished epochs
     step: int = 0
+    source: Path | None = None  # the run that trained these epochs, if it was another one
     finished_summary: dict[str, Any] | None = None  # None: the run has not finished
 
 
@@ -60,8 +61,10 @@ def claim(
 def _lock(
     cfg: DictConfig, folder: Path, filter_batch: int, overrides: Sequence[str]
 ) -> Iterator[Start]:
-    if cfg.overwrite and (folder / CONFIG).is_file() and not _is_unfinished(cfg, folder):
-        ownership.set_aside(folder)
+    if cfg.overwrite and (folder / CONFIG).is_file():
+        earlier = earlier_config(cfg, folder)
+        if earlier is None or settings.differences(earlier, cfg):
+            ownership.set_aside(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):
@@ -92,18 +95,28 @@ def _lock(
                 handler.close()
 
 
-def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
-    """Return whether this command, with overwrite=true, started the folder's unfinished run."""
+def earlier_config(cfg: DictConfig, folder: Path) -> DictConfig | None:
+    """Return the config of the folder's run; None if there is none or ``cfg`` replaces it.
+
+    With overwrite=true only an unfinished run that was started in the same way is not replaced.
+    """
+    if not (folder / CONFIG).is_file():
+        return None
     earlier = saved_config.run_config(folder)
-    if not earlier.get("overwrite") or settings.differences(earlier, cfg):
-        return False
-    return not files.read_object(folder, SUMMARY).get("finished")
+    if cfg.overwrite:
+        has_finished = files.read_object(folder, SUMMARY).get("finished")
+        if has_finished or not earlier.get("overwrite"):
+            return None
+    return earlier
 
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     """Return where to start; raise UserError if the folder holds a run that cannot resume."""
     if not (folder / CONFIG).is_file():
-        return Start()
+        source = None
+        if cfg.share_epochs and not cfg.overwrite:
+            source = shared_epochs.copy(cfg, folder)
+        return _from_checkpoint(folder, source) if source else Start()
     earlier = saved_config.run_config(folder)
     names = [name for name in settings.differences(earlier, cfg) if name not in MAY_CHANGE]
     if cfg.resume and "max_epochs" in names:
@@ -130,11 +143,16 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
         )
     if not checkpoints.present(folder):
         return Start()
+    start = _from_checkpoint(folder)
+    if summary.get("finished") and (start.epochs >= cfg.max_epochs or summary.get("stopped")):
+        return Start(epochs=start.epochs, finished_summary=summary)
+    return start
+
+
+def _from_checkpoint(folder: Path, source: Path | None = None) -> Start:
     path, content = checkpoints.latest(folder)
-    done = checkpoints.epochs(content)
-    if summary.get("finished") and (done >= cfg.max_epochs or summary.get("stopped")):
-        return Start(epochs=done, finished_summary=summary)
-    return Start(path, done, int(content.get("global_step", 0)))
+    step = int(content.get("global_step", 0))
+    return Start(path, checkpoints.epochs(content), step, source)
 
 
 def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:

@@ -31,15 +31,19 @@ from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
 from rdm_solo.runs.folder import RunFolder, load
 from rdm_solo.runs.versions import versions as package_versions
+from rdm_solo.train import device_defaults
 from rdm_solo.train.claims import Start
-from rdm_solo.train.processes import SWEEP_FOLDER
+from rdm_solo.train.processes import SWEEP_FOLDER, on_cpu
 from rdm_solo.train.training_data import Derived
 
 log = logging.getLogger("rdm_solo")
 
 
 def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, start: Start) -> None:
-    """Log the folder, batch size, learning rate and warnings, and the epoch of a resumed run."""
+    """Log the folder, batch size, learning rate and warnings, and the epoch of a resumed run.
+
+    On a GPU, also log the options that make it faster.
+    """
     log.info(
         f"{cfg.max_epochs} epochs, seed {cfg.seed}, solo-learn {solo_learn.version()}, in {folder}"
     )
@@ -48,8 +52,11 @@ def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, star
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
         f"{derived.base_lr:g} x {derived.global_batch}/256 = {derived.lr:g}"
     )
+    if not on_cpu(cfg.trainer):
+        log.info(f"on a GPU: {device_defaults.describe(cfg)}")
     if start.epochs:
-        log.info(f"resuming after epoch {start.epochs}")
+        source = f" of {start.source}" if start.source else ""
+        log.info(f"resuming after epoch {start.epochs}{source}")
     smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
     for sentence in config_warnings(advice_settings(cfg), derived.filter_batch, smallest_crop):
         log.warning(f"warning: {sentence}")

@@ -21,7 +21,7 @@ from rdm_solo.ground.errors import UserError, first_line, suggest
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods import backbones, building
 from rdm_solo.runs import ownership, saved_config
-from rdm_solo.train import checks, claims, processes, reporting, stopping
+from rdm_solo.train import checks, claims, device_defaults, processes, reporting, stopping
 from rdm_solo.train.training_data import DataModule, derive, limit_batch, make_data
 
 log = logging.getLogger("rdm_solo")
@@ -39,6 +39,7 @@ def run(
     options, recorded for ``resume=FOLDER``. Raises UserError for errors that the user can fix.
     """
     checks.check(cfg)
+    cfg = device_defaults.choose(cfg, folder)
     dataset, views = make_data(cfg)
     cfg = limit_batch(cfg, dataset)
     model_cfg, derived = derive(cfg, dataset, views)

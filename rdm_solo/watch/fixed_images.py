@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from rdm_solo.ground.devices import has_float64
-from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank, world_size
+from rdm_solo.ground.distributed import broadcast_object, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.observe import neighbours, parts
 from rdm_solo.observe.outputs import rows
@@ -29,7 +29,7 @@ from rdm_solo.spectra.epoch_summary import finite_scalars
 
 log = logging.getLogger("rdm_solo")
 
-KNN = "val/knn_acc1"
+KNN, CHANCE = "val/knn_acc1", "val/chance"
 # Batch size for images that are given as a tensor.
 BATCH = 512
 # Most cosines between patches that are kept: 3 MB in float16.
@@ -142,13 +142,12 @@ class UserImages:
 class LabelledImages:
     """Measure the accuracy of weighted kNN: ``train`` is the memory, ``val`` is classified.
 
-    Each is a loader of ``(images, labels)`` or a pair of tensors, as a tuple or a list. ``classes``
-    is the number of different labels, known after the first measurement.
+    Each is a loader of ``(images, labels)`` or a pair of tensors, as a tuple or a list.
 
     >>> images = torch.eye(2), torch.tensor([0, 1])
     >>> backbone = nn.Linear(2, 2)
-    >>> LabelledImages(images, images, k=1).accuracy(backbone, backbone)
-    100.0
+    >>> LabelledImages(images, images, k=1).scalars(backbone, backbone)
+    {'val/knn_acc1': 100.0, 'val/chance': 50.0}
     """
 
     def __init__(self, train: Any, val: Any, k: int = 20, temperature: float = 0.07) -> None:
@@ -156,11 +155,9 @@ class LabelledImages:
         self.val = UserImages("labelled (val)", val)
         self.k = k
         self.temperature = temperature
-        self.classes = 0
 
-    def accuracy(self, backbone: nn.Module | None, module: nn.Module) -> float:
-        """Return the accuracy in per cent, the same on all processes."""
-        seen: set[int] = set()
+    def scalars(self, backbone: nn.Module | None, module: nn.Module) -> dict[str, float]:
+        """Return the scalars by column name, the same on all processes."""
 
         def encoded(images: UserImages) -> Iterator[tuple[Tensor, Tensor]]:
             for x, *others in images.shares():
@@ -169,15 +166,13 @@ class LabelledImages:
                     images.refuse(
                         "a batch must have images and integer labels from 0", [x, *others]
                     )
-                seen.update(y.tolist())
                 z = images.encode(backbone, x)
                 yield z, y.to(z.device, torch.long)
 
         with undisturbed(module, self.train.loader, self.val.loader):
             memory, queries = encoded(self.train), encoded(self.val)
-            value = neighbours.accuracy(memory, queries, self.k, self.temperature)
-        self.classes = len(set().union(*gather_objects(seen)))
-        return float(value)
+            accuracy = neighbours.accuracy(memory, queries, self.k, self.temperature)
+        return {KNN: float(accuracy.knn), CHANCE: float(accuracy.chance)}
 
 
 class HeldOut(UserImages):
@@ -310,18 +305,13 @@ class FixedImages:
             self.held_out = HeldOut("held_out", held_out)
             self.patches = Patches("held_out", held_out, folder)
 
-    @property
-    def classes(self) -> int | None:
-        """Return the number of classes of labelled images; None if there are none."""
-        return None if self.labelled is None else self.labelled.classes
-
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, limits: Limits, epoch: int
     ) -> dict[str, float]:
         """Return the scalars by column name; epoch 0 is the untrained network."""
-        scalars = {}
+        scalars: dict[str, float] = {}
         if self.labelled is not None:
-            scalars[KNN] = self.labelled.accuracy(backbone, module)
+            scalars |= self.labelled.scalars(backbone, module)
         if self.held_out is not None:
             scalars |= self.held_out.scalars(backbone, module, limits)
         if self.patches is not None:

@@ -235,7 +235,7 @@ class Watch:
         self._log_parts(name, backbone)
         self._checks: LoopChecks | None = None
         if checks and observer.branches is not None:
-            self._checks = LoopChecks(self.module, observer.branches, views)
+            self._checks = LoopChecks(self.module, observer.branches, views, backbone)
         self._step_size = StepSize(observer.backbone or self.module) if checks else None
         self.images = FixedImages(labelled, held_out, self.folder.folder)
         # A number in a new folder: an earlier start trained without a watch.
@@ -291,8 +291,8 @@ class Watch:
         row = EpochRow(0, self._measure_images(0))
         if not row.scalars:
             return
-        self.folder.add_untrained(row, self.images.classes)
-        self.alarm.epochs.append(row.measured(self.images.classes))
+        self.folder.rows.append({"epoch": 0, **row.scalars})
+        self.alarm.epochs.append(row.measured())
         self._log_line(row, is_best=False)
 
     def _measure_images(self, epoch: int) -> dict[str, float]:
@@ -418,7 +418,7 @@ class Watch:
             log.warning(f"warning: no step of epoch {self.epoch} was measured. {remedy}")
         self._report_losses(loss)
         is_best = self._is_best(row)
-        new_kinds = self.alarm.update(row.measured(self.folder.classes))
+        new_kinds = self.alarm.update(row.measured())
         reasons = [kind for kind in new_kinds if kind != WRONG_WAY]
         if loss is not None and not math.isfinite(loss):
             reasons.append("NaN loss")

@@ -101,20 +101,6 @@ class WatchFolder:
         text = OmegaConf.to_yaml(OmegaConf.create(self.config))
         write_atomically(self.folder / CONFIG, text)
 
-    def add_untrained(self, row: EpochRow, classes: int | None) -> None:
-        """Add row 0, and the number of classes of labelled images, which gives the chance level."""
-        self.rows.append({"epoch": 0, **row.scalars})
-        if classes is not None:
-            self.config["dataset"]["num_classes"] = classes
-            if rank() == 0:
-                self._write_config()
-
-    @property
-    def classes(self) -> int | None:
-        """Return the number of classes of labelled images; None if there are none."""
-        count: int | None = self.config["dataset"].get("num_classes")
-        return count
-
     def _compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UserError if the folder holds a run with other settings."""
         config = self.config
@@ -132,7 +118,6 @@ class WatchFolder:
                 raise UserError(
                     f"{self.folder} holds a run with {option}={old!r}, not {new!r}: {overwrite}"
                 )
-        config["dataset"] = earlier["dataset"] | config["dataset"]
 
     def measured_epochs(self) -> list[MeasuredEpoch]:
         """Return a resumed run's epochs as input of the collapse rules."""
@@ -143,7 +128,7 @@ class WatchFolder:
                 epoch = row["epoch"]
                 spectra = arrays.get(epoch, {})
                 dimensions = int(spectra.get("dimensions", 0))
-                epochs.append(MeasuredEpoch.read(row, epoch, dimensions, self.classes))
+                epochs.append(MeasuredEpoch.read(row, epoch, dimensions))
         return broadcast_object(epochs)
 
     def write(self, row: EpochRow) -> None:

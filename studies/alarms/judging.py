@@ -13,7 +13,7 @@ from studies.study import numbers, series
 
 BOUNDS = Bounds(warmup=3)
 CLASSES = {"textures": 12, "angles": 12, "digits": 10}
-PREVALENCE = 0.1  # share of failed runs for which precision is stated
+PREVALENCES = (1, 5, 10)  # per cent of runs that fail, for which the share of right alarms is given
 KINDS = [rule.kind for rule in RULES if rule.kind != WRONG_WAY]
 
 
@@ -103,13 +103,16 @@ def counts(runs: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
 def shares(counts: pd.DataFrame) -> pd.DataFrame:
     """Return the rates in per cent.
 
-    ``precision`` is the share of alarms that are right if one run in ten fails.
+    ``right_10`` is the share of alarms that are right if 10 % of the runs fail.
     """
     detected = counts["detected"] / counts["collapses"]
     false = counts["false"] / counts["healthy"]
-    hits = PREVALENCE * detected
-    precision = hits / (hits + (1 - PREVALENCE) * false)
-    return 100 * pd.DataFrame({"detected": detected, "false": false, "precision": precision})
+    rates = {"detected": detected, "false": false}
+    for percent in PREVALENCES:
+        hits = percent * detected
+        false_alarms = (100 - percent) * false
+        rates[f"right_{percent}"] = hits / (hits + false_alarms)
+    return 100 * pd.DataFrame(rates)
 
 
 def intervals(counts: pd.DataFrame) -> pd.DataFrame:

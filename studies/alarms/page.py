@@ -6,11 +6,27 @@ from typing import Any
 import pandas as pd
 
 from studies.alarms.choosing import BASELINES, WAYS, Regrets, tau_of_all_runs, tau_of_choosing
-from studies.alarms.judging import counts, intervals, judge, shares
+from studies.alarms.judging import PREVALENCES, counts, intervals, judge, shares
 from studies.alarms.plan import DATA_TO_CHOOSE, PLAN, TEST, TUNE, VIT
 from studies.alarms.runs import measure, planned
 from studies.intervals import rate
 from studies.study import Study, last_measured, numbers, series
+
+# The cause of failure of each kind of setting. All others are classical causes of collapse.
+CAUSES = {
+    "rate too high": "strong",
+    "weight decay": "strong",
+    "tiny crops": "crops",
+    "healthy": "none",
+}
+CAUSES_IN_WORDS = {
+    "strong": "learning rate 20 to 200 times too high, or strong weight decay",
+    "crops": "crops of 2 to 10 % of the image",
+    "classical": "classical causes of collapse: no filter, a linear predictor, a low-pass target "
+    "filter, a symmetric method, no batch norm, no centring, no sharpening, no augmentation, a "
+    "warm softmax",
+    "none": "nothing",
+}
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
@@ -21,6 +37,9 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     sums = pd.DataFrame({name: counted.sum() for name, counted in by_setting.items()}).T
     runs = judged["**destroyed encoder**"]
     below = judged["kNN below the untrained network's"]
+    labelled = runs["alarm"].notna() | below["alarm"].notna()
+    silent = judged["the package's rules that need no labels"]
+    kind = runs["setting"].str.split(",").str[0]
     below = below[~below["failed"]]
     dips = below.dropna(subset="alarm").index
     outputs = judged["outputs: complete or dimensional collapse"]
@@ -30,7 +49,7 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     groups = {
         "data set": runs["data"],
         "method": runs["method"],
-        "kind of setting": runs["setting"].str.split(",").str[0],
+        "kind of setting": kind,
     }
     return {
         "plan": PLAN,
@@ -48,6 +67,11 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "stayed": test.loc[dips, "val/knn_acc1"].map(ends_below),
         "outputs": outputs[~outputs["failed"]],
         "survivors": outputs.dropna(subset="alarm")["gain"] >= 5,
+        "prevalences": PREVALENCES,
+        "causes_in_words": CAUSES_IN_WORDS,
+        "causes": counts(runs, kind.map(CAUSES).fillna("classical")),
+        "labelled": totals(runs.assign(alarm=labelled.where(labelled))),
+        "only_silent": totals(silent[~labelled]),
         "by_group": {title: counts(runs, group).sort_index() for title, group in groups.items()},
         "rate": rate,
         "vit": vit,

@@ -1,18 +1,20 @@
 """What the page and the appendix of the trial say about its table."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pandas as pd
 
 from rdm_solo import plots
 from rdm_solo.runs.groups import mean_std
-from studies.intervals import difference
+from studies.intervals import difference, holm
 from studies.mechanism.figures import figure
 from studies.mechanism.plan import CELL, EPOCHS, PLAN, SECOND, SEEDS, TUNING, Cell, Run, stages
 from studies.mechanism.runs import measure, planned, with_seeds
-from studies.mechanism.verdicts import RULES, pairs, runs_of
+from studies.mechanism.verdicts import RULES, VARIANTS, pairs, pooled, runs_of
 from studies.study import Study, numbers
 from studies.training import OK
 
@@ -27,10 +29,33 @@ class Numbers:
         """Return a setting's mean on a data set."""
         return f"{self.runs.loc[(setting, data), column].mean():.1f}"
 
-    def difference(self, first: str, other: str, data: str, epochs: int = EPOCHS) -> str:
+    def difference(
+        self, first: str, other: str, data: str, epochs: int = EPOCHS, digits: int = 1
+    ) -> str:
         """Return the difference of two settings in linear accuracy, with its interval."""
         sample = pairs(self.runs, "linear", first, other)[data, epochs]
-        return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**difference(sample))
+        return interval(difference(sample), digits)
+
+    def pooled(self, *settings: Sequence[str]) -> str:
+        """Return the mean difference of pairs of settings in linear accuracy over both variants."""
+        return interval(pooled(self.runs, settings, "linear"))
+
+    def largest_p(self, *settings: Sequence[str]) -> str:
+        """Return the largest of Holm's p of these pairs, each pooled over both variants."""
+        tests = [pooled(self.runs, [names], "linear") for names in settings]
+        return f"{holm(pd.DataFrame(tests)['p']).max():.3f}"
+
+    def ratios(self, column: str, *settings: Sequence[str]) -> str:
+        """Return the smallest and the largest ratio of the means of pairs of settings."""
+        means = self.runs[column].groupby(["setting", "data"]).mean().unstack()[VARIANTS]
+        ratios = [means.loc[first] / means.loc[other] for first, other in settings]
+        return f"{np.min(ratios):.1f} to {np.max(ratios):.1f}"
+
+
+def interval(test: dict[str, float], digits: int = 1) -> str:
+    """Return a mean with its interval."""
+    mean, low, high = (f"{test[name]:.{digits}f}" for name in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
 
 
 def deciding_runs(table: pd.DataFrame, question: str) -> pd.DataFrame:

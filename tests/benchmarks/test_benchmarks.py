@@ -6,12 +6,12 @@ import pytest
 import torch
 from support.image_files import SIZE
 
-from benchmarks import cost, filters, gpu, memory, scale, spectra, step, views
+from benchmarks import cost, filters, memory, scale, spectra, step, views
+from benchmarks.gpu import bench, epochs, heads, loops, steps
+from benchmarks.gpu.steps import SMALL
 from rdm_solo.data import Pipeline
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.methods.chosen_filter import shipped_filters
-
-SMALL = gpu.SMALL
 
 
 @pytest.mark.parametrize("method", ["simsiam", "byol", "swav"])
@@ -73,24 +73,43 @@ def test_every_contestant_is_printed(capsys, monkeypatch):
 def test_the_tables_for_a_gpu_are_complete(tmp_path):
     """The same sections with tiny shapes on the CPU, so that no typing error waits for a GPU."""
     out = tmp_path / "tables.md"
-    bench = gpu.Bench("cpu", runs=1, small=True, out=out)
-    for section in (gpu.decompositions, gpu.filters, gpu.steps, gpu.spectra):
-        section(bench)
+    small = bench.Bench("cpu", runs=1, small=True, out=out)
+    sections = (heads.decompositions, heads.filters, steps.steps, steps.spectra, steps.watch)
+    for section in sections:
+        section(small)
     text = out.read_text()
-    heads = re.findall(r"^\| small, [^|]*\| float32 \| ([^|]*) \|", text, re.M)
-    assert heads == [*gpu.FILTERS, "plain PyTorch, learned predictor"]
-    errors = re.findall(r"^\| \(.* \| (\S+) \| – \|$", text, re.M)
-    assert len(errors) == 2
+    names = re.findall(r"^\| small, [^|]*\| float32 \| ([^|]*) \|", text, re.M)
+    assert names[: len(steps.FILTERS)] == [*steps.FILTERS]
+    loops_of_others = {name.partition(" ")[0] for name in names} - {"lightly"}
+    assert {"solo-learn", "plain", "Algorithm"} <= loops_of_others
+    filtered = r"^\| \(.* \| (?:σ|log)[^|]* \|.*\| (\S+) \| – \|$"
+    errors = re.findall(filtered, text, re.M)
+    assert len(errors) == 2 * (2 * len(heads.SOLVERS) + 1)
     assert max(map(float, errors)) < 3.1e-7  # the filters' documented error
+    watched = re.findall(r"^\| (step of|step that|end of)", text, re.M)
+    assert len(watched) == 4
+
+
+def test_views_of_the_plain_loop_are_random_crops():
+    rng = torch.Generator().manual_seed(0)
+    image = torch.randint(256, (1, 3, 8, 8), dtype=torch.uint8, generator=rng)
+    views = loops.random_views(image.repeat(64, 1, 1, 1))
+    assert views.amin() >= 0
+    assert views.amax() <= 1
+    flat = views.flatten(1)
+    assert torch.cdist(flat, flat).fill_diagonal_(1).amin() > 0.01  # no two are alike
 
 
 @pytest.mark.long
 def test_the_first_epoch_is_not_timed(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "EPOCHS", {"spectra alone": gpu.EPOCHS["spectra alone"]})
+    name = "as users start it"
+    monkeypatch.setattr(epochs, "RUNS", {name: epochs.RUNS[name]})
     out = tmp_path / "tables.md"
-    bench = gpu.Bench("cpu", runs=1, small=True, out=out)
-    gpu.epochs(bench)  # three epochs
-    assert re.search(r"^\| spectra alone \| [\d.]+, [\d.]+ \|", out.read_text(), re.M)
+    small = bench.Bench("cpu", runs=1, small=True, out=out)
+    epochs.epochs(small)
+    text = out.read_text()
+    assert re.search(rf"^\| {name} \| [\d.]+, [\d.]+, [\d.]+ \|", text, re.M)
+    assert re.search(r"^\| plain [^|]* \| [\d.]+, [\d.]+ \| [\d.]+ \| 1.00 ", text, re.M)
 
 
 @pytest.mark.long

@@ -8,7 +8,8 @@ WRONG = [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=4"]
 
 
 def test_a_stopped_run_writes_its_files_and_says_why(tmp_path):
-    options = ["optimizer.lr=1e4", "watch.accuracy=0.7", "watch.stop=true"]
+    options = ["optimizer.lr=1e4", "watch.stop=true"]
+    options += ["watch.accuracy=0.7", "scheduler.warmup_epochs=0"]
     summary = run(tmp_path, *SMALL, *options, "max_epochs=4")
     assert len(rows(tmp_path)) == 1
     assert summary == read_summary(tmp_path)

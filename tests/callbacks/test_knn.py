@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_runs import SMALL, all_rows, configure, run
 
-from rdm_solo import data
+from rdm_solo import data, runs
 from rdm_solo.callbacks.knn import WeightedKNN
 from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.observe.neighbours import Neighbours, unit
@@ -106,13 +106,31 @@ def test_pixels_are_classified_once_before_training(tmp_path):
     assert not any("val/knn_pixels" in row for row in epochs)
 
 
+def share_of_the_most_frequent_class(dataset: data.Dataset) -> float:
+    labels = dataset.val.labels.tolist()
+    return 100 * max(map(labels.count, labels)) / len(labels)
+
+
+def test_each_accuracy_has_its_chance_level(tmp_path):
+    run(tmp_path, *SMALL)
+    dataset = instantiate(configure(*SMALL).dataset.source)
+    expected = share_of_the_most_frequent_class(dataset)
+    assert expected > 10
+    for row in all_rows(tmp_path):
+        assert row["val/chance"] == pytest.approx(expected)
+    chances = [epoch.chance for epoch in runs.load(tmp_path).measured_epochs]
+    assert chances == pytest.approx([expected] * 3)
+
+
 def classify_pixels(rank: int, size: int) -> float:
     dataset = instantiate(configure(*SMALL).dataset.source)
     memory = data.loader(dataset, "train", 5)
     datamodule = SimpleNamespace(memory_dataloader=lambda: memory)
     knn = WeightedKNN()
-    accuracy = knn.accuracy(datamodule, data.loader(dataset, "val", 5), torch.nn.Flatten())
+    loader = data.loader(dataset, "val", 5)
+    accuracy, chance = knn.accuracy(datamodule, loader, torch.nn.Flatten())
     assert float(accuracy) == pytest.approx(pixel_accuracy(dataset))
+    assert float(chance) == pytest.approx(share_of_the_most_frequent_class(dataset))
 
 
 def test_two_processes_classify_pixels_as_one_does(worlds):

@@ -6,7 +6,15 @@ import pytest
 from support.small_runs import configure
 
 from rdm_solo.collapse.advice import advice
-from rdm_solo.collapse.rules import COMPLETE, DESTROYED, DIMENSIONAL, RULES, STUCK, WRONG_WAY
+from rdm_solo.collapse.rules import (
+    BELOW_UNTRAINED,
+    COMPLETE,
+    DESTROYED,
+    DIMENSIONAL,
+    RULES,
+    STUCK,
+    WRONG_WAY,
+)
 from rdm_solo.train import compose
 from rdm_solo.train.reporting import advice_settings
 
@@ -24,6 +32,8 @@ from rdm_solo.train.reporting import advice_settings
         (DIMENSIONAL, "filter=target_pow p=-0.3", "p=-0.3 is a weak filter"),
         (STUCK, "method=swav", "method.kwargs.sk_iters"),
         (DESTROYED, "filter=identity optimizer.lr=100", "Here optimizer.lr=100"),
+        (DESTROYED, "filter=learnable", "dataset.views.pipelines.0"),
+        (BELOW_UNTRAINED, "filter=target_pow p=-0.5", "dataset.views.pipelines.0"),
     ],
 )
 def test_the_cause_is_in_the_runs_own_config(kind, options, cause):

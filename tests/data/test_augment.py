@@ -11,6 +11,8 @@ from scipy import stats
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
+from rdm_solo.cli.arguments import compose
+from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.data import Pipeline, Views, draws, operations, views
 from rdm_solo.data.draws import DRAWS, random_rows
 
@@ -133,7 +135,7 @@ def test_operations_come_in_solo_learns_order():
     expected = operations.luma(expected).expand_as(expected)
     expected = operations.blur(expected, params.sigma, radius=8)
     expected = operations.solarize(expected)
-    assert torch.equal(pipeline(x, u), expected)
+    assert torch.equal(pipeline(x, u[None]), expected[None])
 
 
 def torchvision_crops(n, height, width, scale, ratio):
@@ -259,13 +261,52 @@ def test_a_view_has_the_same_bits_in_any_batch(channels, options, monkeypatch):
     n = 300  # more than a chunk
     x = images(n, channels)
     u = uniforms(n)
-    expected = pipeline(x, u)
+    (expected,) = pipeline(x, u[None])
     assert torch.equal(x, images(n, channels)), "the input is unchanged"
     generator = draws.generator("shuffle")
     order = torch.randperm(n, generator=generator)
     for rows in (order, order[:1], order[10:75], order[290:]):
-        actual = pipeline(x[rows], u[rows])
+        (actual,) = pipeline(x[rows], u[None, rows])
         assert torch.equal(actual, expected[rows])
+
+
+def assert_alone_and_together(views, height, width, channels):
+    """Assert that views have the bits of a call for each, from images and from crops."""
+    x = images(11, channels, height, width)
+    u = views.uniforms(range(11), seed=0, epoch=1)
+    tables = u.split(views.counts)
+    stacks = views(x, u)
+    crops = []
+    for pipeline, table, stack in zip(views.pipelines, tables, stacks, strict=True):
+        assert len(stack) == pipeline.num_crops
+        for rows, view in zip(table, stack, strict=True):
+            assert torch.equal(view, pipeline(x, rows[None])[0])
+        crops.append(stack.mul(255).byte())
+    finished = views.finish(crops, u)
+    for pipeline, table, stack, of_files in zip(views.pipelines, tables, finished, crops):
+        for rows, view, crop in zip(table, stack, of_files, strict=True):
+            assert torch.equal(view, pipeline.finish(crop[None], rows[None])[0])
+
+
+@pytest.mark.parametrize("chunk", [1, 5 * 2 * 3 * 32 * 32, 2**20])
+@pytest.mark.parametrize("name", ["cifar10", "imagenet100", "digits", "textures"])
+def test_the_views_of_a_data_set_are_computed_together(name, chunk, monkeypatch):
+    """Images fit the view or are larger; CHUNK_VALUES holds one image, five of RGB, or all."""
+    monkeypatch.setattr(views, "CHUNK_VALUES", chunk)
+    dataset = compose("config", [f"dataset={name}", "dataset.image_size=32"]).dataset
+    augmentation = instantiate(dataset.views)
+    for height, width in ((32, 32), (37, 45)):
+        assert_alone_and_together(augmentation, height, width, dataset.channels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pipelines_that_differ_are_computed_one_by_one(channels):
+    sharp = Pipeline(16, num_crops=1, blur=0.1, solarize=0.5)
+    blurred = Pipeline(16, num_crops=1, blur=1.0, rotate=0.3)
+    small = Pipeline(8, num_crops=5, crop_scale=(0.05, 0.2), blur=0.5, rotate=0.1)
+    augmentation = Views([sharp, blurred, small])
+    assert (augmentation.num_large_crops, augmentation.num_small_crops) == (2, 5)
+    assert_alone_and_together(augmentation, 16, 16, channels)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,64 @@ def test_a_call_synchronises_only_in_its_decomposition(on_second_device, branch,
         assert operators == [decomposition], kind
 
 
+def waits_in_a_stack(name, options):
+    x = torch.stack([features("1/i", 24, 40, seed=seed) for seed in range(2)]).to(DEVICE)
+    module = SpectralFilter("online", name, **options)
+    with Waits() as waits:
+        module(x.requires_grad_())
+    return [wait.operator for wait in waits.found]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "others"),
+    [
+        ("log1p", {}, []),
+        ("iternorm", {}, ["_local_scalar_dense"]),  # needs the number of directions
+    ],
+)
+def test_a_stack_synchronises_as_often_as_one_batch(on_second_device, name, options, others):
+    operators = on_second_device(waits_in_a_stack, name, options)
+    assert operators[0] == "_linalg_eigh"
+    assert len(operators) == 1 + len(others)
+
+
+def results_if_the_solver_fails(shape):
+    """Return what filters return if the device's solvers fail, and the log's lines."""
+    handler = logging.handlers.BufferingHandler(100)
+    logging.getLogger("rdm_solo").addHandler(handler)
+    solvers = {name: getattr(torch.linalg, name) for name in ("eigh", "svd")}
+    outputs = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, solver in solvers.items():
+
+            def fail(x, *args, solver=solver, **kwargs):
+                if x.device.type != "cpu":
+                    raise RuntimeError("cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED")
+                return solver(x, *args, **kwargs)
+
+            patch.setattr(torch.linalg, name, fail)
+        for x in (features("gaussian", *shape), features("gaussian", *shape).double()):
+            for branch in ("online", "target"):
+                module = SpectralFilter(branch, "pow", p=-0.5)
+                outputs.append(output_and_gradient(module, x.to(DEVICE)))
+    logging.getLogger("rdm_solo").removeHandler(handler)
+    return outputs, [record.getMessage() for record in handler.buffer]
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+def test_a_matrix_is_decomposed_on_the_cpu_if_the_device_fails(on_second_device, shape):
+    outputs, lines = on_second_device(results_if_the_solver_fails, shape)
+    x = features("gaussian", *shape)
+    batches = [x, x, x.double(), x.double()]
+    for (out, grad), batch, branch in zip(outputs, batches, ["online", "target"] * 2):
+        module = SpectralFilter(branch, "pow", p=-0.5)
+        expected, expected_grad = output_and_gradient(module, batch)
+        assert_close(out, expected)
+        if branch == "online":
+            assert_close(grad, expected_grad)
+    assert sum("CUSOLVER" in line for line in lines) <= 1  # once in a process
+
+
 def calls_and_warnings():
     """Return which calls of a filter synchronised more than once, and the log's lines."""
     module = SpectralFilter("target", "pow", -0.5)

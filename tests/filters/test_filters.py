@@ -12,7 +12,7 @@ from torch.nn.functional import batch_norm
 from torch.utils.flop_counter import FlopCounterMode
 
 from rdm_solo.filters import SpectralFilter, decompose, get, relative_cut
-from rdm_solo.filters.batch import gather, spectrum_of
+from rdm_solo.filters.batch import gather, spectra
 
 BRANCHES = ["online", "target"]
 FULL_PRECISION = [torch.float32, torch.float64]
@@ -210,7 +210,7 @@ def test_equal_rows_have_one_direction(n, k, dtype):
     row = features("gaussian", 1, k).to(dtype)
     x = row.repeat(n, 1)
     for running in (False, True):
-        spectrum = spectrum_of(*gather(x, running))
+        spectrum = spectra([gather(x, running)])[0]
         assert int(spectrum.directions) == 1
 
 

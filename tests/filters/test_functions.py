@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from conftest import features
+from omegaconf import OmegaConf
 
 from rdm_solo.filters import (
     Schedule,
@@ -132,7 +133,7 @@ def test_functions_that_cannot_be_filters_are_refused(name, options, message):
     [
         ({"branch": "left"}, SPECTRUM, UserError),
         ({"momentum": 2}, SPECTRUM, UserError),
-        ({}, torch.ones(2, 3, 4), UserError),
+        ({}, torch.ones(1, 2, 3, 4), UserError),
         ({}, torch.full((4, 8), math.nan), FloatingPointError),
         ({"function": lambda sigma: sigma / 0}, SPECTRUM, UserError),
     ],
@@ -201,8 +202,32 @@ def test_a_schedule_with_a_wrong_entry_is_refused(key, value):
         as_schedule(schedule, epochs=3)
 
 
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ({}, "begin with 1"),
+        ({2: 0.0}, "begin with 1"),
+        ({1: 0.0, 21: 0.5, 11: 0.0}, "rise"),
+        ({1: 0.0, 2.5: 0.0}, "2.5"),
+        ({1: 0.0, "11": 0.0}, "'11'"),
+        ({1: 0.0, "epochs": 3}, "'epochs'"),
+        ({1: 0.0, 11: 3.001}, "3.001"),
+        ({1: 0.0, 11: None}, "None"),
+    ],
+)
+def test_steps_that_are_no_exponents_of_rising_epochs_are_refused(steps, words):
+    with pytest.raises(ValueError, match=words):
+        as_schedule({"schedule": "steps", **steps})
+
+
+@pytest.mark.parametrize("mapping", [dict, OmegaConf.create])
+def test_p_changes_at_the_beginning_of_the_epochs_that_a_user_counts(mapping):
+    steps = as_schedule(mapping({"schedule": "steps", 1: -0.5, 3: 0, 4: -1}))
+    assert [steps(epoch) for epoch in range(6)] == [-0.5, -0.5, 0, -1, -1, -1]
+
+
 def test_p_follows_its_schedule():
-    schedule = Schedule("linear", 0.0, -1.0, epochs=3)
+    schedule = Schedule("linear", {1: 0.0, 3: -1.0})
     module = SpectralFilter("target", "pow", schedule)
     x = features("1/i", 16, 32)
     for epoch, p in enumerate([0.0, -0.5, -1.0, -1.0]):
@@ -213,7 +238,8 @@ def test_p_follows_its_schedule():
 
 
 def test_a_cosine_schedule_ends_in_its_last_epoch():
-    cosine = Schedule("cosine", 0.0, -1.0, epochs=3)
+    cosine = Schedule("cosine", {1: 0.0, 3: -1.0})
     values = [cosine(epoch) for epoch in range(4)]
     assert values == pytest.approx([0, -0.5, -1, -1])
-    assert Schedule("cosine", 0.0, -1.0, epochs=1)(0) == -1.0
+    at_once = {"schedule": "cosine", "start": 0.0, "end": -1.0}
+    assert as_schedule(at_once, epochs=1)(0) == -1.0

@@ -66,7 +66,7 @@ def test_a_filter_is_on_its_branch(name):
 
 def test_one_filter_on_both_branches_gives_them_the_same_output():
     model = make("method=simsiam", "filter=target_pow", "filter.branch=both", "p=-1")
-    z, p, target = model.branches(torch.randn(16, 64))
+    [z], [p], [target] = model.branches([torch.randn(16, 64)])
     assert_close(p, target, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(p, z)
 
@@ -79,7 +79,7 @@ def test_the_stopped_branch_has_no_gradient_and_w_is_a_constant(stopped, name):
     features = torch.randn(64, 64, requires_grad=True)
     z = model.projector(features)
     constant = z.detach()
-    _, p, target = model.branches(features)
+    _, [p], [target] = model.branches([features])
     heads = {"online": (p, model.predictor), "target": (target, model.target_head)}
     for branch, (output, head) in heads.items():
         if branch == stopped:
@@ -95,7 +95,7 @@ def test_the_stopped_branch_has_no_gradient_and_w_is_a_constant(stopped, name):
 
 def test_a_learned_predictor_learns_if_the_online_branch_is_stopped():
     model = make("method=simsiam", "filter=learnable", "method.stop_gradient=online")
-    _, p, target = model.branches(torch.randn(64, 64))
+    _, [p], [target] = model.branches([torch.randn(64, 64)])
     cosine_similarity(p, target).mean().backward()
     assert all(weight.grad is not None for weight in model.predictor.parameters())
 

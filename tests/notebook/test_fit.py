@@ -99,6 +99,7 @@ VALUES = [
     "# no",
     [1, "two", [None, "a,b"]],
     {"schedule": "linear", "start": -0.1},
+    {"schedule": "steps", 1: -0.5, 11: 0},
 ]
 
 

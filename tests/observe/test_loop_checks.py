@@ -174,14 +174,34 @@ def test_a_target_that_never_moves_or_is_always_copied_is_found(momentum):
     assert checked(byol(BYOL()), momentum_step(momentum, True), lr=0) == []
 
 
+@pytest.mark.parametrize("step", [simsiam, chunked])
+def test_an_encoder_whose_features_stay_as_they_are_is_found(step):
+    model = SimSiam()
+    model.backbone.requires_grad_(False)
+    expected = {(STEPS, "frozen encoder", "backbone")}
+    assert set(checked(model, step)) == expected
+    assert checked(model, step, lr=0) == []  # nothing moves, as in a warm-up from zero
+
+
+def detached_features(model):
+    z1, z2 = (model.projection_head(model.backbone(x).detach()) for x in views())
+    return distance(model.prediction_head(z1), z2.detach())
+
+
+def test_an_encoder_without_gradient_is_found():
+    assert set(checked(SimSiam(), detached_features)) == {(STEPS, "frozen encoder", "backbone")}
+
+
 def same_views(model):
     x = images()
     z1, z2 = project(model, x), project(model, x)
     return distance(model.prediction_head(z1), z2.detach())
 
 
-@pytest.mark.parametrize(("step", "is_certain"), [(with_target, False), (same_views, True)])
-def test_a_frozen_teacher_may_be_intended(step, is_certain):
+@pytest.mark.parametrize(
+    ("step", "is_certain"), [(with_target, False), (detached_features, False), (same_views, True)]
+)
+def test_a_frozen_part_may_be_intended(step, is_certain):
     model = byol(BYOL())
     checks = LoopChecks(model, parts.find(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

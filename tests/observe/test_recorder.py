@@ -3,10 +3,13 @@
 import pytest
 import torch
 from conftest import features
+from support.second_device import DEVICE
+from support.waits import Waits
 from torch import nn
 
 from rdm_solo.observe.branches import MissingBranch, Observer
 from rdm_solo.observe.outputs import Outputs
+from rdm_solo.observe.parts import observer
 from rdm_solo.observe.recorder import Limits, Recorder
 
 STEPS, ROWS, K = 8, 24, 10
@@ -125,3 +128,39 @@ def test_steps_of_few_rows_do_not_judge_a_collapse(rows, caplog):
     assert ("feature/spread" in row.scalars) is is_judged
     assert ("erank/centred" in row.scalars) is is_judged
     assert len(caplog.records) == int(not is_judged)
+
+
+def operators_of_a_step(n: int, k: int) -> int:
+    """Return the number of operators that recording adds to the second of two steps."""
+    parts = {
+        "backbone": nn.Linear(4, 8),
+        "projector": nn.Linear(8, k),
+        "predictor": nn.Linear(k, k),
+    }
+    model = nn.ModuleDict(parts).to(DEVICE)
+    recorder = Recorder(observer(model), Limits(max_dim=1024, sample=16), views=2)
+
+    def train() -> None:
+        for view in torch.randn(2, n, 4).to(DEVICE):
+            features = model["backbone"](view)
+            model["predictor"](model["projector"](features))
+
+    with Waits() as plain:
+        train()
+    counts = []
+    for step in range(2):
+        assert recorder.before_step(step, 2)
+        with Waits() as recorded:
+            train()
+            recorder.after_step()
+        counts.append(recorded.operators - plain.operators)
+    assert recorder.recorded_steps == 2
+    return counts[-1]
+
+
+@pytest.mark.parametrize(("k", "most"), [(600, 240), (2000, 200)])
+def test_a_recorded_step_launches_few_operators(on_second_device, k, most):
+    """Launching them takes most of the time on a GPU. Large batches launch no more."""
+    counts = {on_second_device(operators_of_a_step, n, k) for n in (8, 400)}
+    assert len(counts) == 1
+    assert counts.pop() <= most

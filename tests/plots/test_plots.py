@@ -115,11 +115,18 @@ SEVERAL = [
     run(-0.5, 1, epochs=1, options={f"method.{LONG}": -0.5}),
     run(None, method="vanilla", filter="none", **MEASURED),
 ]
+OFF = {"p": {"schedule": "steps", 1: -0.5, 2: 0, 3: -0.5}}
+REVERSED = {"p": {"schedule": "steps", 1: -0.5, 2: 0.5}}
+SWITCHED = [
+    run(-0.5, **MEASURED),
+    run(options=OFF, **MEASURED),
+    run(options=REVERSED, **MEASURED),
+]
 
 
 @pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
 def test_nothing_covers_anything(plot):
-    samples = [[run(**MEASURED)], SEVERAL]
+    samples = [[run(**MEASURED)], SEVERAL, SWITCHED]
     if plot.name in ("sweep", "comparison"):  # the others repeat the panels of few settings
         samples.append(settings(9, seeds=2))
     drawn = 0
@@ -161,7 +168,7 @@ def test_the_untrained_network_is_epoch_0():
 
 @pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
 def test_stacked_panels_are_as_narrow_as_one_and_cover_nothing(plot):
-    groups = by_setting(SEVERAL)
+    groups = by_setting(SWITCHED if plot.name == "switch" else SEVERAL)
     if not plot.select(groups):
         pytest.skip("needs other runs")
     figure = plot(groups)
@@ -247,6 +254,8 @@ def test_settings_without_measurements_have_no_panel():
         ("effective_rank", [EMPTY]),
         ("variants", [run(None), run(None, filter="identity")]),
         ("symmetric", [run(None)]),
+        ("switch", [run(-0.3), run(options=OFF)]),
+        ("switch", [run(-0.5), run(seed=1, options=OFF)]),
         ("sweep", [run(-0.5), run(1.0, filter="online_pow")]),  # one exponent of each filter
         ("comparison", [run(), run(-0.3)]),
         ("spectra", [replace(run(), spectra={})]),
@@ -354,6 +363,26 @@ def test_a_sweep_has_means_over_seeds_in_order_and_others_across():
     assert points(accuracies, "learnable predictor") == [[0, 1], [60, 60]]
     assert_line(accuracies, "_diverged", [9])
     assert_line(gaps, name, [1, 1])
+
+
+def test_a_switch_is_the_mean_difference_from_the_same_seed_s_unswitched_run():
+    runs = []
+    for seed, (rank, accuracy) in enumerate([(8, 50), (2, 70)]):
+        runs.append(run(seed=seed, erank__online=[rank] * 3, val__knn_acc1=[accuracy] * 3))
+        half = [rank, rank / 2, rank / 4**seed]
+        lower = [accuracy, accuracy - 10, accuracy - 10 * seed]
+        off = run(seed=seed, options=OFF, erank__online=half, val__knn_acc1=lower)
+        runs.append(off)
+    alone = run(seed=2, options=OFF, erank__online=[9, 9, 9])
+    other = run(-0.3, erank__online=[9, 9, 9])
+    rank, knn = draw("switch", *runs, alone, other).axes
+    assert labels(rank) == [off.label]
+    assert_line(rank, off.label, [0, -np.log(2), -np.log(2)])
+    assert_line(knn, off.label, [0, -10, -5])
+    (path,) = rank.collections[0].get_paths()
+    assert path.vertices[:, 1].min() == pytest.approx(-np.log(4))
+    marks = [line.get_xdata()[0] for line in rank.lines if line.get_label() != off.label]
+    assert marks == [1.5, 2.5]
 
 
 def test_settings_without_accuracies_are_compared_by_rank_and_gap():

@@ -42,6 +42,11 @@ def names(folder) -> set[str]:
             "at the end of the schedule: target_pow, p=-0.5: high-pass",
             "target_pow_p=-0.1_to_-0.5",
         ),
+        (
+            ["filter=target_pow", "p={schedule: steps, 1: -0.5, 11: 0, 21: -0.5}"],
+            "from epoch 11: target_pow, p=0: no filter",
+            "target_pow_p=-0.5_to_0_to_-0.5",
+        ),
         (["filter=identity"], "identity: no filter (constant)", "identity"),
     ],
 )

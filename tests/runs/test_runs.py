@@ -33,6 +33,7 @@ def write_table(folder: Path, *lines: str) -> None:
 
 
 LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
+STEPS = {"schedule": "steps", 1: -0.5, 11: 0}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
         ({"name": "x", "branch": "online", "function": "own.soft"}, 2, ", x, p = 2"),
         ({"name": "online_pow", "branch": "target", "function": "pow"}, -1, ", target filter σ^-1"),
         ({"name": "target_pow"}, LINEAR_P, ", target filter σ^(-0.1…-0.5, linear)"),
+        ({"name": "target_pow"}, STEPS, ", target filter σ^(-0.5, 0 from epoch 11)"),
     ],
 )
 def test_labels(filter, p, label, tmp_path):

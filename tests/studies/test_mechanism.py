@@ -1,17 +1,22 @@
 """The arms of the trial have the reference's gap, and its callback measures the rates."""
 
+import statistics
+
+import pandas as pd
 import pytest
 import torch
 from conftest import features
 from support.small_runs import SMALL, rows, run
 
 from rdm_solo.filters import SpectralFilter
+from studies.intervals import difference
 from studies.mechanism.controls import TARGETS, Truncation, rank_of
 from studies.mechanism.figures import figure
 from studies.mechanism.page import STUDY
 from studies.mechanism.plan import PLAN, SEEDS
+from studies.mechanism.runs import best_rate
 from studies.mechanism.speeds import slope
-from studies.mechanism.verdicts import MATCHED, runs_of
+from studies.mechanism.verdicts import MATCHED, VARIANTS, pooled, runs_of
 
 
 @pytest.fixture
@@ -80,6 +85,29 @@ def test_a_run_logs_the_slope_of_each_chosen_epoch(tmp_path):
     run(tmp_path, *SMALL, "max_epochs=5", *options, f"{speeds}.epochs=[3,5]")
     epochs = [row["epoch"] for row in rows(tmp_path) if "rate/slope" in row]
     assert epochs == [3, 5]
+
+
+def test_pooled_differences_have_one_value_for_each_seed():
+    """A seed's differences on both variants, at all batch sizes, are not independent."""
+    runs = runs_of(STUDY.read(), SEEDS)
+    settings = []
+    by_seed = {seed: [] for seed in SEEDS}
+    for batch in (16, 64, 256):
+        first, other = f"batch {batch}, momentum 0.998", f"batch {batch}, momentum 0"
+        settings.append([first, other])
+        for data in VARIANTS:
+            for seed in SEEDS:
+                accuracies = [runs.loc[name, data, 30, seed]["linear"] for name in (first, other)]
+                by_seed[seed].append(accuracies[0] - accuracies[1])
+    expected = difference([statistics.fmean(values) for values in by_seed.values()])
+    assert pooled(runs, settings, "linear") == pytest.approx(expected)
+
+
+def test_equal_accuracies_choose_the_smaller_rate():
+    """The means of (97.9, 98.6) and of (98.2, 98.2) are equal, but for rounding."""
+    means = [98.25783999999999, 98.25784000000000, 98.25783999999999]
+    tried = pd.Series(means, ["22.0", "8.0", "2.8"])
+    assert best_rate(tried) == "2.8"
 
 
 def test_a_figure_has_the_difference_of_each_comparison():

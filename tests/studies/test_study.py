@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from studies import study
+from studies.alarms.judging import shares
 from studies.alarms.page import STUDY as ALARMS
 from studies.evidence.page import STUDY as EVIDENCE
 from studies.intervals import difference, holm
@@ -59,6 +60,17 @@ def test_a_study_resumes_after_a_failed_run(tmp_path, monkeypatch):
     table = tiny.read()
     assert table["name"].tolist() == measured
     assert table["value of a"].tolist().count("0.10") == 1
+
+
+def test_a_warning_is_right_more_often_where_more_runs_fail():
+    """Bayes: of 1000 runs, 10, 50 or 100 fail, and 9, 45 or 90 of these are found."""
+    counted = pd.DataFrame({"detected": [90], "collapses": [100], "false": [5], "healthy": [100]})
+    (rates,) = shares(counted).to_dict("records")
+    assert rates["detected"] == 90
+    assert rates["false"] == 5
+    expected = {1: 9 / (9 + 49.5), 5: 45 / (45 + 47.5), 10: 90 / (90 + 45)}
+    for percent, share in expected.items():
+        assert rates[f"right_{percent}"] == pytest.approx(100 * share)
 
 
 def test_a_difference_is_the_same_in_all_seeds():

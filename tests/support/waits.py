@@ -36,12 +36,14 @@ class Wait(NamedTuple):
 class Waits(TorchDispatchMode):
     """List in ``found`` each wait for a device other than the CPU.
 
-    Copies between a device and the host count, unless they are non-blocking.
+    Copies between a device and the host count, unless they are non-blocking. ``operators`` is the
+    number of all operators, on any device.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Wait] = []
+        self.operators = 0
 
     def __enter__(self) -> "Waits":
         _counters.append(self)
@@ -53,6 +55,7 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        self.operators += 1
         if waits(func, args, kwargs):
             self.found.append(Wait(func.name().removeprefix("aten::"), where()))
         return func(*args, **kwargs)

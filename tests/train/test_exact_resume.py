@@ -10,7 +10,7 @@ from support.small_runs import all_rows, checkpoint, rows, run, run_until, same
 
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS as DESCRIBED
-from rdm_solo.runs import spectra_files
+from rdm_solo.runs import checkpoints, spectra_files
 
 # The default data set has grey images. Weights of a convolution with one input channel have
 # ambiguous strides, and a resumed run whose weights get other strides sums in another order.
@@ -28,7 +28,7 @@ GREY = [
     "method.kwargs.proj_hidden_dim=16",
 ]
 METHODS = {
-    "simsiam": ["filter=target_pow"],
+    "simsiam": ["filter=target_pow", "p={schedule: steps, 1: -0.5, 2: 0, 3: -1}"],
     "byol": ["method.momentum.classifier=true", "filter=online_pow", "filter.momentum=0.9"],
     "swav": ["method.kwargs.queue_size=64", "method.kwargs.epoch_queue_starts=0"],
     "dino": ["method.kwargs.num_prototypes=8"],
@@ -73,6 +73,37 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
         np.testing.assert_array_equal(spectra[name], array)
     for name in ("state_dict", "optimizer_states"):
         assert same(checkpoint(resumed)[name], checkpoint(expected)[name])
+
+
+def test_a_run_that_shares_epochs_equals_one_that_trains_them(tmp_path):
+    options = [*GREY, "filter=target_pow", "checkpoint.keep=all", "max_epochs=4"]
+    steps = "p={schedule: steps, 1: -0.5, 3: 0.5}"
+    expected = tmp_path / "alone" / "steps"
+    run(expected, *options, steps, "share_epochs=true")
+    assert list(checkpoints.by_epoch(expected)) == [1, 2, 3, 4]
+
+    shared = tmp_path / "sweep" / "steps"
+    run(shared.with_name("seed"), *options, "p=-0.5", "seed=1")
+    run(shared.with_name("shorter"), *options, "p=-0.5", "++trainer.limit_train_batches=2")
+    run(shared.with_name("first"), *options, "p={schedule: steps, 1: -0.5, 2: 0.5}")
+    run(shared.with_name("alike"), *options, "p=-0.5")
+    run(shared, *options, steps, "share_epochs=true")
+    assert list(checkpoints.by_epoch(shared)) == [3, 4]  # trained by itself
+    assert all_rows(shared) == all_rows(expected)
+    for name in ("state_dict", "optimizer_states"):
+        assert same(checkpoint(shared)[name], checkpoint(expected)[name])
+    spectra = spectra_files.read(shared)[0]
+    expected_spectra = spectra_files.read(expected)[0]
+    for name, array in expected_spectra.items():
+        np.testing.assert_array_equal(spectra[name], array)
+
+    # A damaged checkpoint is passed over.
+    last_shared = checkpoints.by_epoch(shared.with_name("alike"))[2]
+    last_shared.write_bytes(last_shared.read_bytes()[:-100])
+    shutil.rmtree(shared)
+    run(shared, *options, steps, "share_epochs=true")
+    assert list(checkpoints.by_epoch(shared)) == [2, 3, 4]
+    assert all_rows(shared) == all_rows(expected)
 
 
 def _train_and_resume(rank: int, world: int, method: str, folder: str) -> None:

@@ -161,8 +161,11 @@ def test_a_schedule_moves_p_with_the_epochs(tmp_path):
         on_train_epoch_end=lambda trainer, module: exponents.append(module.filters[0].p)
     )
     p = "p={schedule: linear, start: 0, end: -1}"
-    run(tmp_path, *SMALL, "filter=target_pow", p, callbacks=[watch])
+    run(tmp_path / "linear", *SMALL, "filter=target_pow", p, callbacks=[watch])
     assert exponents == [0, -1]
+    p = "p={schedule: steps, 1: -0.5, 2: 0.5}"
+    run(tmp_path / "steps", *SMALL, "filter=target_pow", p, callbacks=[watch])
+    assert exponents[2:] == [-0.5, 0.5]
 
 
 def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):

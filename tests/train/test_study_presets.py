@@ -1,5 +1,7 @@
 """Every run of every preset in ``conf/study`` has a valid config."""
 
+import re
+
 import pytest
 from conftest import ROOT
 from omegaconf import OmegaConf
@@ -18,7 +20,8 @@ def test_every_run_of_a_preset_is_valid(name):
     count = 1
     for key, values in params.items():
         overrides.append(f"{key}={values}")
-        count *= len(str(values).split(","))
+        without_schedules = re.sub(r"{.*?}", "schedule", str(values))
+        count *= len(without_schedules.split(","))
     runs = runs_of(overrides)
     assert len(runs) == count
     for options in runs:

@@ -73,20 +73,23 @@ def knn_accuracy(features: torch.nn.Module, k: int = 20, temperature: float = 0.
     return 100 * correct / len(queries)
 
 
+def knn_of(images: LabelledImages, net: "Net") -> float:
+    return images.scalars(net.backbone, net)["val/knn_acc1"]
+
+
 def test_accuracy_is_that_of_the_definition_from_tensors_and_from_loaders():
     net = Net()
     expected = knn_accuracy(Net().eval().backbone)
     assert 100 / CLASSES < expected < 100
-    measured = LabelledImages(TRAIN, VAL)
-    assert measured.accuracy(net.backbone, net) == pytest.approx(expected)
-    assert measured.classes == CLASSES
+    measured = LabelledImages(TRAIN, VAL).scalars(net.backbone, net)
+    labels = VAL[1].tolist()
+    chance = 100 * max(map(labels.count, labels)) / len(labels)
+    assert measured == pytest.approx({"val/knn_acc1": expected, "val/chance": chance})
     loaders = [DataLoader(TensorDataset(*data), 7, shuffle=True) for data in (TRAIN, VAL)]
     measured = LabelledImages(list(TRAIN), list(VAL))
-    assert measured.accuracy(net.backbone, net) == pytest.approx(expected)
+    assert knn_of(measured, net) == pytest.approx(expected)
     measured = LabelledImages(*loaders, k=5)
-    assert measured.accuracy(net.backbone, net) == pytest.approx(
-        knn_accuracy(net.eval().backbone, 5)
-    )
+    assert knn_of(measured, net) == pytest.approx(knn_accuracy(net.eval().backbone, 5))
 
 
 # The generator of several loaders, as in PyTorch's page on reproducibility.
@@ -134,7 +137,7 @@ def test_accuracy_leaves_no_trace_in_training():
     val = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
     measured = LabelledImages(train, val)
     accuracies = []
-    assert_no_trace(lambda net: accuracies.append(measured.accuracy(net.backbone, net)))
+    assert_no_trace(lambda net: accuracies.append(knn_of(measured, net)))
     assert len(set(accuracies)) == 2, "training changes it"
 
 
@@ -142,7 +145,7 @@ def test_modes_are_restored_if_the_measurement_fails():
     net = Net()
     net.backbone[0] = nn.Linear(5, 5)
     with pytest.raises(UserError):
-        LabelledImages(TRAIN, VAL).accuracy(net.backbone, net)
+        LabelledImages(TRAIN, VAL).scalars(net.backbone, net)
     assert net.training
     assert not net.frozen.training
 
@@ -176,7 +179,7 @@ def measure_on_each_process(rank: int, size: int, kind: str) -> None:
             source = DataLoader(dataset, 9, sampler=DistributedSampler(dataset, size, rank))
         sources.append(source)
     counted = Counted()
-    accuracy = LabelledImages(*sources).accuracy(counted, counted)
+    accuracy = LabelledImages(*sources).scalars(counted, counted)["val/knn_acc1"]
     torch.distributed.all_reduce(counted.counts)
     expected = knn_accuracy(lambda x: x.flatten(1)[:, 1:])
     if kind == "sampler":  # it repeats an image, so that both processes have the same number
@@ -198,7 +201,7 @@ def measure_with_ddp(rank: int, size: int) -> None:
     batch_norm = net.backbone[1]
     batch_norm.running_mean.fill_(rank)  # DDP would copy rank 0's
     net.backbone = ddp
-    LabelledImages(TRAIN, VAL).accuracy(net.backbone, net)
+    LabelledImages(TRAIN, VAL).scalars(net.backbone, net)
     assert batch_norm.running_mean.tolist() == [rank] * 8
 
 
@@ -209,7 +212,7 @@ def test_buffers_of_a_distributed_backbone_are_not_synchronised(worlds):
 def test_images_take_the_dtype_of_the_backbone():
     net = Net().to(torch.bfloat16)
     double = TRAIN[0].double(), TRAIN[1]
-    assert LabelledImages(double, VAL).accuracy(net.backbone, net) > 100 / CLASSES
+    assert knn_of(LabelledImages(double, VAL), net) > 100 / CLASSES
 
 
 IMAGES, LABELS = TRAIN
@@ -233,18 +236,18 @@ def test_an_error_names_the_option_and_what_was_received(train, received):
     net = Net()
     for sources in ((train, VAL), (TRAIN, train)):
         with pytest.raises(UserError, match="labelled") as error:
-            LabelledImages(*sources).accuracy(net.backbone, net)
+            LabelledImages(*sources).scalars(net.backbone, net)
         assert error.match(received)
 
 
 def test_a_missing_backbone_is_an_error_that_names_the_option():
     with pytest.raises(UserError, match="backbone="):
-        LabelledImages(TRAIN, VAL).accuracy(None, Net())
+        LabelledImages(TRAIN, VAL).scalars(None, Net())
 
 
 def measure_on_device(device: str) -> float:
     net = Net().to(device)
-    return LabelledImages(TRAIN, VAL).accuracy(net.backbone, net)
+    return knn_of(LabelledImages(TRAIN, VAL), net)
 
 
 def test_images_go_to_the_device_of_the_backbone(on_second_device):

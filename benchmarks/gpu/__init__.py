@@ -1,0 +1,1 @@
+"""What filters, spectra, whole steps and epochs cost on a GPU: ``python -m benchmarks.gpu``."""

@@ -1,0 +1,32 @@
+"""The host launches few operators in a training step, which limits small networks on a GPU."""
+
+import pytest
+
+from benchmarks import operators
+
+# Operators of everything but the views, on a ResNet-18. They were 1,232 and 2,003 when each weight
+# had operators of its own in the optimiser and in BYOL's average.
+BOUNDS = {
+    "SimSiam, σ^-0.5": 950,
+    "BYOL, learned predictor": 1200,
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_step_of_cifar_has_few_operators(name):
+    counts = operators.count(operators.SETTINGS[name])
+    assert 300 < counts["views"] <= 450
+    assert 500 < counts.total() - counts["views"] <= BOUNDS[name]
+
+
+def test_every_part_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(
+        operators, "SETTINGS", {"small": ["method=byol", "backbone.name=small_resnet"]}
+    )
+    operators.measure([])
+    lines = capsys.readouterr().out.splitlines()
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    counts = {part: int(number) for part, number in table[1:]}
+    assert list(counts) == [*dict.fromkeys(operators.PARTS.values()), "rest", "all but the views"]
+    assert counts["rest"] < 20
+    assert min(counts.values()) > 0

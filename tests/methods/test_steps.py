@@ -1,0 +1,45 @@
+"""What a training step leaves out or computes at once changes none of its numbers."""
+
+import torch
+from support.small_methods import batch, loss_of, make
+
+from rdm_solo import methods
+
+
+def test_the_average_of_weights_is_solo_learns_bit_for_bit():
+    """Weights keep their strides, also 1x1 and single-channel convolutions in channels-last."""
+    model = make("method=byol", "backbone.name=resnet18", "backbone.kwargs={}")
+    methods.prepare(model, channels_last=True, compiler=False)
+    pairs = list(model.momentum_pairs)
+    for tau in (0.99, 0.99612, 0.5):
+        model.momentum_updater.cur_tau = tau
+        for online, momentum in pairs:
+            generator = torch.Generator().manual_seed(1)
+            expected, strides = [], []
+            for p, average in zip(online.parameters(), momentum.parameters(), strict=True):
+                noise = torch.randn(p.shape, generator=generator)
+                p.data.add_(noise)
+                expected.append((tau * average + (1 - tau) * p).detach())
+                strides.append(average.stride())
+            model.momentum_updater.update(online, momentum)
+            for average, value, stride in zip(momentum.parameters(), expected, strides):
+                assert torch.equal(average, value)
+                assert average.stride() == stride
+
+
+def test_accuracies_that_no_logger_shows_change_no_loss():
+    losses, gradients, accuracies = [], [], []
+    for logger in ("csv", "tensorboard"):
+        model = make("method=byol", f"logger={logger}")
+        logged = {}
+        model.log = lambda name, value, logged=logged, **options: logged.update({name: value})
+        loss = loss_of(model, batch())
+        loss.backward()
+        losses.append(loss)
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+        accuracies.append(logged["train_acc5"])
+    assert torch.equal(*losses)
+    torch.testing.assert_close(*gradients, atol=0, rtol=0)
+    without, with_logger = accuracies
+    assert without == 0
+    assert with_logger > 0
