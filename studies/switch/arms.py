@@ -6,6 +6,7 @@ the intervention.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import scipy.linalg
@@ -55,12 +56,7 @@ class Replaced(Arm):
     def start(self, model: Any) -> None:
         for name, output in self.outputs.items():
             module = model.get_submodule(name)
-
-            def hook(
-                module: nn.Module, inputs: Any, result: Tensor, output: Output = output
-            ) -> Any:
-                return output(inputs[0], result) if module.training else result
-
+            hook = partial(replace_output, output)
             # Before the hooks that record the outputs, so that these see the replaced ones.
             handle = module.register_forward_hook(hook, prepend=True)
             self.handles.append(handle)
@@ -72,7 +68,13 @@ class Replaced(Arm):
 
 def replace_output(output: Output, module: nn.Module, inputs: Any, result: Tensor) -> Tensor:
     """Return what a forward hook puts in the place of a module's result, in training only."""
-    return output(inputs[0], result) if module.training else result
+    x = inputs[0]
+    if not module.training:
+        return result
+    if x.ndim == 2:
+        return output(x, result)
+    # A spectral filter is called once with the stack of all views.
+    return torch.stack([output(*view) for view in zip(x, result)])
 
 
 class Regularised(Arm):

@@ -67,6 +67,17 @@ def test_an_output_is_replaced_in_training_and_before_it_is_recorded():
     assert torch.equal(module.train()(x), original)
 
 
+def test_a_stack_of_views_is_replaced_view_by_view(x):
+    views = torch.stack([x, 2 * x.flip(0)])
+    network = nn.ModuleDict({"target_head": SpectralFilter("target", "pow", p=-0.5)})
+    outputs = [network["target_head"](view) for view in views]
+    arms.Replaced(11, 20, {"target_head": arms.Scrambled(seed=0)}).start(network)
+    out = network["target_head"](views)
+    by_view = arms.Scrambled(seed=0)
+    for view, result, replaced in zip(views, outputs, out):
+        torch.testing.assert_close(replaced, by_view(view, result))
+
+
 def test_an_arm_acts_from_its_first_to_its_last_epoch():
     calls = []
 
