@@ -1,4 +1,4 @@
-"""Student's t test of differences, Holm's correction, and intervals of correlations and shares."""
+"""Student's t tests of differences, Holm's correction, and intervals of correlations and shares."""
 
 import math
 import statistics
@@ -24,6 +24,17 @@ def difference(pairs: Sequence[float], zero: float = 0.0) -> dict[str, float]:
     if math.isnan(p):  # a difference is missing, or all are equal to zero
         p = 1.0
     return {"mean": statistics.fmean(pairs), "low": low, "high": high, "p": p, "zero": zero}
+
+
+def equivalence(pairs: Sequence[float], margin: float) -> float:
+    """Return p of two one-sided t tests that the mean lies within ± margin (Schuirmann, 1987).
+
+    >>> round(equivalence([0.1, 0.0, -0.1, 0.0], margin=0.1), 3)
+    0.046
+    """
+    above = stats.ttest_1samp(pairs, -margin, alternative="greater")
+    below = stats.ttest_1samp(pairs, margin, alternative="less")
+    return float(max(above.pvalue, below.pvalue))
 
 
 def holm(p: pd.Series) -> pd.Series:

@@ -44,16 +44,20 @@ def trained(options: Sequence[str]) -> Iterator[tuple[RunFolder, dict[str, str]]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         summary = train(options, folder)
-        describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-        commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True)
-        versions = map("=".join, summary["versions"].items())
-        about = {
-            "seconds": f"{summary['seconds']:.0f}",
-            "code": commit.stdout.strip(),
-            "versions": " ".join(versions),
-            "processor": processor(),
-        }
-        yield runs.load(folder), about
+        yield runs.load(folder), about(summary)
+
+
+def about(summary: dict[str, Any]) -> dict[str, str]:
+    """Return the columns that say how a run with this summary ran."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True)
+    versions = map("=".join, summary["versions"].items())
+    return {
+        "seconds": f"{summary['seconds']:.0f}",
+        "code": commit.stdout.strip(),
+        "versions": " ".join(versions),
+        "processor": processor(),
+    }
 
 
 def divergence(run: RunFolder) -> str:

@@ -1,0 +1,1 @@
+"""The switch trial: an asymmetry is removed in the middle of training and put back."""

@@ -1,0 +1,88 @@
+"""The figure of the switch: the rank of each arm, divided by that of its unswitched run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+from scipy import stats
+
+from rdm_solo import plots
+from rdm_solo.plots import style
+from studies.switch.effects import data_sets, differences
+from studies.switch.runs import FIRST, LAST
+
+# Title of a row of panels: the column of the rank, and the arms (setting, arm) with their labels.
+ROWS: Mapping[str, tuple[str, Mapping[tuple[str, str], str]]] = {
+    "filter σ^-0.5": (
+        "projection",
+        {
+            ("power", "off"): "filter off",
+            ("power", "p 0.5"): "reversed (p = 0.5)",
+            ("power", "rotated 1"): "same gap, rotated",
+            ("power", "scrambled"): "same gap, scrambled",
+            ("power", "covariance"): "no gap, covariance term",
+            ("identity", "on"): "filter on (from no filter)",
+        },
+    ),
+    "methods": (
+        "centred",
+        {
+            ("SimSiam", "no predictor"): "SimSiam, no predictor",
+            ("BYOL", "no predictor"): "BYOL, no predictor",
+            ("BYOL", "online target"): "BYOL, online target",
+            ("SwAV", "softmax"): "SwAV, softmax",
+            ("DINO", "no centring"): "DINO, no centring",
+            ("DINO", "no sharpening"): "DINO, no sharpening",
+        },
+    ),
+}
+
+
+@style.styled
+def figure(values: pd.DataFrame) -> Figure:
+    """Draw means over the seeds, with their 95 % intervals; the switch is shaded."""
+    names = data_sets(values)
+    drawing = Figure(figsize=(1.6 + 2.4 * len(names), 5.6), layout="constrained")
+    grid = drawing.subplots(len(ROWS), len(names), sharex=True, sharey="row", squeeze=False)
+    for (title, (column, arms)), axes in zip(ROWS.items(), grid):
+        looks = style.looks(arms.values())
+        for name, ax in zip(names, axes):
+            ax.axvspan(FIRST - 1, LAST, color="0.93")
+            ax.axhline(0, color="0.4", linewidth=0.8)
+            for (setting, arm), label in arms.items():
+                of_data = differences(values, setting, arm, column).xs(name, level="data")
+                draw_arm(ax, of_data, looks[label])
+            ax.yaxis.set_major_locator(MultipleLocator(np.log(2)))
+            ax.yaxis.set_major_formatter(FuncFormatter(as_ratio))
+        axes[0].set_ylabel(f"{title}: rank / unswitched rank")
+        axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=7.5)
+    for name, ax in zip(names, grid[0]):
+        ax.set_title(name)
+    for ax in grid[-1]:
+        ax.set_xlabel("epoch")
+    drawing.draw_without_rendering()  # `plots.save` expects a final layout
+    return drawing
+
+
+def as_ratio(logarithm: float, position: int) -> str:
+    return f"{np.exp(logarithm):.2g}"
+
+
+def draw_arm(ax: Axes, by_epoch: pd.DataFrame, look: style.Look) -> None:
+    """Draw the mean of differences of ln rank over the epochs, with its interval."""
+    n = len(by_epoch)
+    mean = by_epoch.mean()
+    half = by_epoch.sem() * stats.t.ppf(0.975, n - 1)
+    ax.plot(by_epoch.columns, mean, **{**look, "marker": ""})
+    ax.fill_between(
+        by_epoch.columns, mean - half, mean + half, color=look["color"], alpha=0.15, linewidth=0
+    )
+
+
+def draw(values: pd.DataFrame, folder: Path) -> None:
+    """Save the figure as a PNG."""
+    plots.save(figure(values), folder, "switch", ("png",))

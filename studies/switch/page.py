@@ -1,0 +1,177 @@
+"""The study's command, and what its pages say about the table."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rdm_solo.runs.files import write_atomically
+from rdm_solo.train import compose
+from studies.intervals import difference
+from studies.mechanism.page import STUDY as FIRST_TRIAL
+from studies.mechanism.page import Numbers
+from studies.study import Study, numbers
+from studies.switch import effects, figures
+from studies.switch.data import pixel_accuracies
+from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit, planned, train
+from studies.training import OK, ROOT
+
+PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
+WORDS = {"down": "it falls", "up": "it rises", "no difference": "nothing"}
+
+
+class Effects:
+    """The effects that the page names, on every data set, with their 95 % intervals.
+
+    An arm is named by its question, its label there, the column and the kind of outcome.
+    """
+
+    def __init__(self, values: pd.DataFrame, questions: dict[str, pd.DataFrame]) -> None:
+        self.values = values
+        self.questions = questions
+
+    def tests(
+        self, question: str, arm: str, column: str = "projection", kind: str = "switched"
+    ) -> pd.DataFrame:
+        """Return the tests of an arm."""
+        tests = self.questions[question].set_index(["arm", "outcome", "column"])
+        return tests.loc[[(arm, kind, column)]]
+
+    def answer(self, *arm: str) -> str:
+        """Return what the tests say about a rank, for each data set if they differ."""
+        tests = self.tests(*arm)
+        says = tests["says"].replace(WORDS)
+        if says.nunique() == 1:
+            return says.iloc[0]
+        return ", ".join(f"{data}: {word}" for data, word in zip(tests["data"], says))
+
+    def factors(self, *arm: str) -> str:
+        """Return the effects on a rank as factors."""
+        return listed("× {:.2f} ({:.2f} to {:.2f})", np.exp, self.tests(*arm))
+
+    def points(self, *arm: str) -> str:
+        """Return the effects on an accuracy in points."""
+        return listed("{:+.1f} ({:.1f} to {:.1f})", float, self.tests(*arm))
+
+    def support(self, *arm: str) -> str:
+        """Return how many seeds moved as predicted, and the largest corrected p."""
+        tests = self.tests(*arm)
+        seeds = f"{tests['as expected'].sum()} of {tests['n'].sum()} seeds"
+        return f"{seeds}, p ≤ {tests['p'].max():.2g}"
+
+    def remaining(self, setting: str, arm: str, column: str = "projection") -> str:
+        """Return the factor that is left of an effect on a rank at the end of training."""
+        changes = effects.differences(self.values, setting, arm, column)[30]
+        tests = []
+        for data in effects.data_sets(self.values):
+            sample = changes.xs(data, level="data").tolist()
+            tests.append({"data": data, **difference(sample)})
+        return listed("× {:.2f} ({:.2f} to {:.2f})", np.exp, pd.DataFrame(tests))
+
+
+def listed(form: str, scale: Callable[[float], float], tests: pd.DataFrame) -> str:
+    """Return the mean and the interval of each test, with its data set."""
+    parts = []
+    for test in tests.to_dict("records"):
+        values = [scale(test[name]) for name in ("mean", "low", "high")]
+        parts.append(f"{test['data']} {form.format(*values)}")
+    return ", ".join(parts)
+
+
+def analyse(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the values that the pages name."""
+    complete = effects.complete(table)
+    values = effects.values_of(complete)
+    names = effects.data_sets(values)
+    questions = {}
+    for name, question in PLAN["questions"].items():
+        questions[name] = effects.judged(values, question)
+    dose = effects.dose(values)
+    unswitched = values.xs(UNSWITCHED, level="arm")
+    accuracies = unswitched[[("knn", 30), ("linear", 30)]].groupby(["data", "setting"]).mean()
+    pixels = pd.read_csv(PIXELS, index_col="data")
+    gaps = effects.gaps(values).groupby(["setting", "arm", "data"]).mean()
+    thresholds = dose[dose["quantity"] == "threshold"].drop_duplicates("data")
+    return {
+        "plan": PLAN,
+        "seeds": {data: len(set(complete.loc[complete["data"] == data, "seed"])) for data in names},
+        "settings": list(PLAN["settings"]),
+        "questions": questions,
+        "effects": Effects(values, questions),
+        "dose": dose,
+        "thresholds": listed("{:.1f} ({:.1f} to {:.1f})", np.exp, thresholds),
+        "points": points(values),
+        "gaps": gaps.unstack()[names],
+        "pixels": in_words(pixels),
+        "unswitched": in_words(accuracies),
+        "first": Numbers(FIRST_TRIAL.read(), "sufficient"),
+        "diverged": (table["status"] != OK).sum(),
+        "hours": numbers(table["cpu seconds"]).sum() / 3600,
+    }
+
+
+def points(values: pd.DataFrame) -> pd.DataFrame:
+    """Return mean gap and growth of each arm of the dose, in the order of the gap."""
+    groups = effects.growth_on_gap(values).groupby(["data", "arm"])
+    means = groups.mean()
+    means["grows"] = groups["growth"].agg(lambda growth: (growth > 0).sum())
+    means["n"] = groups.size()
+    return means.reset_index().sort_values(["data", "gap"])
+
+
+def in_words(accuracies: pd.DataFrame) -> dict[Any, list[str]]:
+    """Return the rows of a table of accuracies by their index."""
+    rows = {}
+    for key, row in accuracies.iterrows():
+        rows[key] = [f"{value:.1f}" for value in row]
+    return rows
+
+
+def write_pixels() -> None:
+    """Measure raw pixels on every data set."""
+    rows = {}
+    for data, options in PLAN["data"].items():
+        rows[data] = pixel_accuracies(compose([*PLAN["shared"], *options]))
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("data")
+    write_atomically(PIXELS, table.round(2).to_csv())
+
+
+def planned_runs(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return the keys of all rows that the plan names."""
+    keys = []
+    for unit in planned():
+        for arm in (UNSWITCHED, *ARMS[unit.setting]):
+            keys.append((*map(str, unit), arm))
+    return keys
+
+
+STUDY = Study(
+    name="switch",
+    description="Remove an asymmetry in the middle of training and put it back.",
+    page="docs/mechanism.md",
+    key=(*Unit._fields, "arm"),
+    planned=planned_runs,
+    measure=lambda *key: {},
+    analyse=analyse,
+)
+
+
+def main() -> None:
+    """Train missing runs, then write the pages from the data sets that have enough seeds."""
+    parser = argparse.ArgumentParser(prog="python -m studies.switch", description=STUDY.description)
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--most", type=int, help="most units to train; 0 only writes the pages")
+    options = parser.parse_args()
+    if options.most != 0:
+        if not PIXELS.exists():
+            write_pixels()
+        train(STUDY.folder / "runs.csv", STUDY.read, options.jobs, options.most)
+    table = STUDY.read()
+    complete = effects.complete(table)
+    if complete.empty:
+        parser.exit(message="No data set has enough complete seeds; the pages are not written.\n")
+    for path, text in STUDY.pages(table).items():
+        write_atomically(path, text)
+    figures.draw(effects.values_of(complete), ROOT / "docs" / "pictures")
