@@ -30,3 +30,5 @@ if __name__ == "__main__":
         options = {"labelled": digits()} if has_labels else {}
         loop(failure, failure, quiet=True, **options)
         log.removeHandler(handler)
+    if "RANK" in os.environ:
+        torch.distributed.destroy_process_group()
