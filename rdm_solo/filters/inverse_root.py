@@ -112,7 +112,6 @@ def iterate(gram: Tensor, order: int, cut: float) -> InverseRoot:
         if order == 4:
             R = R @ R
         M = R @ M
-        M = (M + M.mT) / 2  # keeps rounding errors from growing
     scale = size ** (-1 / order)
     root = Z * scale[:, None, None]
 
