@@ -106,6 +106,24 @@ def test_a_direction_of_noise_is_refused_by_its_own_rule():
     assert inverse_root(gram[None], 4, cut / 100).usable
 
 
+@pytest.mark.parametrize(("order", "smallest"), [(2, 5e-11), (4, 3e-11)])
+def test_an_inexact_root_is_refused(order, smallest):
+    """The steps bring the smallest eigenvalue to 1 only up to 5e-5, and the cut is below it."""
+    q = torch.linalg.qr(features("gaussian", 64, 64).double())[0]
+    lam = torch.ones(64).double()
+    lam[-1] = smallest
+    gram = (q * lam) @ q.mT
+    assert not inverse_root(gram[None], order, 1e-12).usable
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_null_direction_of_batch_norm_is_mapped_to_zero(order):
+    x = features("batchnorm", 64, 512).double()
+    (root,), usable = inverse_root((x @ x.mT)[None], order, relative_cut(torch.float32, 64, 512))
+    assert usable
+    assert root.sum(1).abs().max() < 1e-6 * root.abs().max()
+
+
 def steep():
     """Return a batch whose null direction is the vector of ones up to 1e-5 only."""
     return batch_norm(features("1/i^2", 64, 512), None, None, training=True)
