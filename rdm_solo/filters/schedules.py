@@ -79,7 +79,7 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     if isinstance(value, Schedule):
         return value
     if not isinstance(value, Mapping) or "schedule" not in value:
-        example = "a schedule such as {schedule: linear, start: -0.1, end: -0.5}"
+        example = "a schedule such as {schedule: steps, 1: -0.5, 11: 0}"
         return Schedule("steps", {1: _check_exponent("p", value, example)})
     entries: dict[Any, Any] = dict(value)
     kind = check_choice("schedule", entries.pop("schedule"), KINDS)

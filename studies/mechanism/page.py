@@ -108,7 +108,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
 STUDY = Study(
     name="mechanism",
     description="Train every setting of plan.yaml with all seeds on three data sets.",
-    page="docs/mechanism.md",
+    page="docs/mechanism-appendix.md",
     key=Run._fields,
     planned=planned,
     measure=measure,

@@ -17,6 +17,7 @@ RANKS = list(PLAN["columns"])
 ACCURACIES = ("knn", "linear")
 EPOCHS = range(FIRST - 1, 31)
 SWITCHED, RETURNED = FIRST + 4, LAST + 5  # five epochs after the switch, and after the way back
+SHARES = {UNSWITCHED: 0.0, **{f"rotated {share}": share for share in (0.25, 0.5, 0.75, 1)}}
 SIGNS = {"down": -1, "up": 1}
 CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits": 10.0}
 
@@ -143,16 +144,20 @@ def verdict(test: dict[str, Any]) -> str:
     return "no difference" if equal else "undecided"
 
 
+def growth(values: pd.DataFrame) -> pd.Series:
+    """Return ln of the projection's rank at epoch 15 minus epoch 10, of SimSiam's arms."""
+    projection = values.xs("power", level="setting")["projection"]
+    return np.log(projection[SWITCHED] / projection[FIRST - 1])
+
+
 def growth_on_gap(values: pd.DataFrame) -> pd.DataFrame:
     """Return gap and growth of each arm of the plan's ``dose``, by (data, arm, seed).
 
-    Growth is ln of the projection's rank at epoch 15 minus epoch 10; the gap is ln of target over
-    online rank, mean over the epochs 11 to 15.
+    The gap is ln of target over online rank, mean over the epochs 11 to 15.
     """
-    power = values.xs("power", level="setting")
-    power = power[power.index.isin(PLAN["dose"], level="arm")]
-    growth = np.log(power["projection"][SWITCHED] / power["projection"][FIRST - 1])
-    return pd.DataFrame({"gap": gaps(power), "growth": growth})
+    gap = gaps(values).xs("power", level="setting")
+    both = pd.DataFrame({"gap": gap, "growth": growth(values)})
+    return both[both.index.isin(PLAN["dose"], level="arm")]
 
 
 def gaps(values: pd.DataFrame) -> pd.Series:
@@ -184,3 +189,14 @@ def dose(values: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(tests)
     frame["p"] = holm(frame["p"])
     return frame
+
+
+def growth_on_share(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the slope of growth over the share of the rotation on each data set."""
+    slopes: dict[str, list[float]] = {}
+    by_seed = growth(values).unstack("arm")[list(SHARES)]
+    for (data, _), of_seed in by_seed.iterrows():
+        slope, _ = np.polyfit(list(SHARES.values()), of_seed, 1)
+        slopes.setdefault(data, []).append(slope)
+    tests = {data: difference(slopes[data]) for data in data_sets(values)}
+    return pd.DataFrame.from_dict(tests, orient="index").rename_axis("data").reset_index()

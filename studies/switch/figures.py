@@ -17,23 +17,23 @@ from studies.switch.runs import FIRST, LAST
 
 # Title of a row of panels: the column of the rank, and the arms (setting, arm) with their labels.
 ROWS: Mapping[str, tuple[str, Mapping[tuple[str, str], str]]] = {
-    "filter σ^-0.5": (
+    "SimSiam, target filter σ^-0.5: rank of the projection": (
         "projection",
         {
             ("power", "off"): "filter off",
             ("power", "p 0.5"): "reversed (p = 0.5)",
             ("power", "rotated 1"): "same gap, rotated",
-            ("power", "scrambled"): "same gap, scrambled",
+            ("power", "scrambled"): "same gap, random order",
             ("power", "covariance"): "no gap, covariance term",
-            ("identity", "on"): "filter on (from no filter)",
+            ("identity", "on"): "filter on after no filter",
         },
     ),
-    "methods": (
+    "Learned predictors, SwAV and DINO: rank around the mean": (
         "centred",
         {
             ("SimSiam", "no predictor"): "SimSiam, no predictor",
             ("BYOL", "no predictor"): "BYOL, no predictor",
-            ("BYOL", "online target"): "BYOL, online target",
+            ("BYOL", "online target"): "BYOL, no momentum",
             ("SwAV", "softmax"): "SwAV, softmax",
             ("DINO", "no centring"): "DINO, no centring",
             ("DINO", "no sharpening"): "DINO, no sharpening",
@@ -46,9 +46,10 @@ ROWS: Mapping[str, tuple[str, Mapping[tuple[str, str], str]]] = {
 def figure(values: pd.DataFrame) -> Figure:
     """Draw means over the seeds, with their 95 % intervals; the switch is shaded."""
     names = data_sets(values)
-    drawing = Figure(figsize=(1.6 + 2.4 * len(names), 5.6), layout="constrained")
-    grid = drawing.subplots(len(ROWS), len(names), sharex=True, sharey="row", squeeze=False)
-    for (title, (column, arms)), axes in zip(ROWS.items(), grid):
+    drawing = Figure(figsize=(0.8 + 1.8 * len(names), 6.6), layout="constrained")
+    rows = drawing.subfigures(len(ROWS), 1)
+    for (title, (column, arms)), row in zip(ROWS.items(), rows):
+        axes = row.subplots(1, len(names), sharey=True, squeeze=False)[0]
         looks = style.looks(arms.values())
         for name, ax in zip(names, axes):
             ax.axvspan(FIRST - 1, LAST, color="0.93")
@@ -56,14 +57,13 @@ def figure(values: pd.DataFrame) -> Figure:
             for (setting, arm), label in arms.items():
                 of_data = differences(values, setting, arm, column).xs(name, level="data")
                 draw_arm(ax, of_data, looks[label])
+            ax.set_title(name)
+            ax.set_xlabel("epoch")
             ax.yaxis.set_major_locator(MultipleLocator(np.log(2)))
             ax.yaxis.set_major_formatter(FuncFormatter(as_ratio))
-        axes[0].set_ylabel(f"{title}: rank / unswitched rank")
-        axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=7.5)
-    for name, ax in zip(names, grid[0]):
-        ax.set_title(name)
-    for ax in grid[-1]:
-        ax.set_xlabel("epoch")
+        axes[0].set_ylabel("rank / unswitched rank")
+        row.suptitle(title)
+        row.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing
 

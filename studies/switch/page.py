@@ -9,7 +9,6 @@ import pandas as pd
 
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.train import compose
-from studies.intervals import difference
 from studies.mechanism.page import STUDY as FIRST_TRIAL
 from studies.mechanism.page import Numbers
 from studies.study import Study, numbers
@@ -19,7 +18,7 @@ from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit, planned, train
 from studies.training import OK, ROOT
 
 PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
-WORDS = {"down": "it falls", "up": "it rises", "no difference": "nothing"}
+WORDS = {"down": "falls", "up": "rises", "no difference": "no change"}
 
 
 class Effects:
@@ -40,44 +39,53 @@ class Effects:
         return tests.loc[[(arm, kind, column)]]
 
     def answer(self, *arm: str) -> str:
-        """Return what the tests say about a rank, for each data set if they differ."""
+        """Return what the tests say about a rank, and on which data sets if they differ."""
         tests = self.tests(*arm)
-        says = tests["says"].replace(WORDS)
-        if says.nunique() == 1:
-            return says.iloc[0]
-        return ", ".join(f"{data}: {word}" for data, word in zip(tests["data"], says))
+        sets = tests.groupby("says", sort=False)["data"].agg(", ".join)
+        words = [WORDS.get(says, says) for says in sets.index]
+        if len(words) == 1:
+            return words[0]
+        return "; ".join(f"{word} on {names}" for word, names in zip(words, sets))
 
-    def factors(self, *arm: str) -> str:
-        """Return the effects on a rank as factors."""
-        return listed("× {:.2f} ({:.2f} to {:.2f})", np.exp, self.tests(*arm))
+    def factors(self, *arm: str) -> list[str]:
+        """Return the effect on a rank as a factor on each data set."""
+        return in_intervals("{:.2f} ({:.2f} to {:.2f})", np.exp, self.tests(*arm))
 
     def points(self, *arm: str) -> str:
-        """Return the effects on an accuracy in points."""
-        return listed("{:+.1f} ({:.1f} to {:.1f})", float, self.tests(*arm))
+        """Return the smallest and largest mean effect on an accuracy, and where it was shown."""
+        tests = self.tests(*arm)
+        shown = tests.loc[tests["says"].isin(effects.SIGNS), "data"]
+        where = f"significant on {', '.join(shown)}" if len(shown) else "not significant"
+        return f"{span('{:+.1f}', tests['mean'])} ({where})"
 
     def support(self, *arm: str) -> str:
         """Return how many seeds moved as predicted, and the largest corrected p."""
         tests = self.tests(*arm)
-        seeds = f"{tests['as expected'].sum()} of {tests['n'].sum()} seeds"
-        return f"{seeds}, p ≤ {tests['p'].max():.2g}"
+        return f"{tests['as expected'].sum()} of {tests['n'].sum()}, p ≤ {tests['p'].max():.1g}"
 
     def remaining(self, setting: str, arm: str, column: str = "projection") -> str:
-        """Return the factor that is left of an effect on a rank at the end of training."""
+        """Return the smallest and largest factor that is left of an effect after training."""
         changes = effects.differences(self.values, setting, arm, column)[30]
-        tests = []
-        for data in effects.data_sets(self.values):
-            sample = changes.xs(data, level="data").tolist()
-            tests.append({"data": data, **difference(sample)})
-        return listed("× {:.2f} ({:.2f} to {:.2f})", np.exp, pd.DataFrame(tests))
+        return span("{:.2f}", np.exp(changes.groupby("data").mean()))
+
+    def gap(self, setting: str, arm: str) -> str:
+        """Return how many times the online rank the target's is, on the sets."""
+        gaps = effects.gaps(self.values).groupby(["setting", "arm", "data"]).mean()
+        return span("{:.1f}", np.exp(gaps[setting, arm]))
 
 
-def listed(form: str, scale: Callable[[float], float], tests: pd.DataFrame) -> str:
-    """Return the mean and the interval of each test, with its data set."""
+def span(form: str, means: pd.Series) -> str:
+    """Return the smallest and the largest of the means on the data sets."""
+    return f"{form.format(means.min())} to {form.format(means.max())}"
+
+
+def in_intervals(form: str, scale: Callable[[float], float], tests: pd.DataFrame) -> list[str]:
+    """Return the mean and the interval of each test."""
     parts = []
     for test in tests.to_dict("records"):
         values = [scale(test[name]) for name in ("mean", "low", "high")]
-        parts.append(f"{test['data']} {form.format(*values)}")
-    return ", ".join(parts)
+        parts.append(form.format(*values))
+    return parts
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:
@@ -101,7 +109,9 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
         "questions": questions,
         "effects": Effects(values, questions),
         "dose": dose,
-        "thresholds": listed("{:.1f} ({:.1f} to {:.1f})", np.exp, thresholds),
+        "span": span,
+        "thresholds": np.exp(thresholds["mean"]),
+        "shares": effects.growth_on_share(values),
         "points": points(values),
         "gaps": gaps.unstack()[names],
         "pixels": in_words(pixels),

@@ -1,6 +1,7 @@
 """The switch trial: interventions that end, matched gaps, a shared start, the analysis."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from rdm_solo.spectra import correlation, effective_rank
 from rdm_solo.train.training_data import derive, make_data
 from studies.intervals import equivalence
 from studies.switch import arms, effects, icons, runs
-from studies.switch.page import STUDY
+from studies.switch.page import STUDY, Effects
 from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit
 
 
@@ -356,9 +357,25 @@ def test_late_outcomes_are_tested_during_the_switch_and_at_the_end():
 
 def test_the_page_names_effects_as_factors():
     page, appendix = STUDY.pages(table_of(halved).assign(**{"cpu seconds": "9"})).values()
-    assert "× 0.50 (" in page
-    assert "× 2.00 (" in page or "× 1.99 (" in page
+    off = re.search(r"\| target filter σ\^-0.5 off \| falls \| (0.\d\d) .* 12 of 12, p", page)
+    covariance = re.search(r"covariance term \| rises \| (\d.\d\d) ", page)
+    assert float(off.group(1)) == pytest.approx(0.5, abs=0.02)
+    assert float(covariance.group(1)) == pytest.approx(2, abs=0.1)
+    remaining = re.search(r"the filter was put back, the rank is (\d.\d\d) to", page)
+    assert float(remaining.group(1)) == pytest.approx(1, abs=0.05)
     assert "| off | icons | switched | projection | -0." in appendix
+
+
+def test_a_page_says_where_an_arm_has_which_effect():
+    table = table_of(halved)
+    is_off = (table["arm"] == "off") & (table["data"] == "icons")
+    unswitched = (table["setting"] == "power") & (table["arm"] == UNSWITCHED)
+    same = table.loc[unswitched & (table["data"] == "icons"), "projection"]
+    table.loc[is_off, "projection"] = same.tolist()
+    values = effects.values_of(table)
+    tests = {"removed": effects.judged(values, PLAN["questions"]["removed"])}
+    answer = Effects(values, tests).answer("removed", "off")
+    assert answer == "falls on textures; no change on icons"
 
 
 def test_a_column_that_is_the_same_number_is_tested_once():
@@ -421,6 +438,15 @@ def test_the_line_of_growth_on_the_gap_is_recovered():
     assert len(lines) == 12
     assert lines["slope"].tolist() == pytest.approx([slope] * 12)
     assert lines["threshold"].tolist() == pytest.approx([threshold] * 12)
+
+
+def test_growth_falls_with_the_share_of_the_rotation():
+    def growth(setting, arm, epoch):
+        return (epoch - 10) / 5 * -0.3 * effects.SHARES.get(arm, 0)
+
+    slopes = effects.growth_on_share(effects.values_of(table_of(growth, noise=0.0)))
+    assert slopes["data"].tolist() == ["textures", "icons"]
+    assert slopes["mean"].tolist() == pytest.approx([-0.3, -0.3])
 
 
 def test_the_figure_has_a_panel_for_each_data_set_and_row():
