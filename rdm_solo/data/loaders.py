@@ -15,6 +15,10 @@ from rdm_solo.ground import distributed
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_integer
 
+# On a GPU a call of the views takes as long as the launches of its operators, so one call computes
+# the views of several batches, up to this many values (32 MiB).
+CALL_VALUES = 2**23
+
 
 class Loader(ABC):
     """Batches of one process, epoch after epoch.
@@ -160,12 +164,26 @@ class MemoryLoader(Loader):
         return self.images.images.to(self.device)
 
     def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        for samples in batches:
+        at_once = self._batches_at_once()
+        for first in range(0, len(batches), at_once):
+            group = batches[first : first + at_once]
+            samples = torch.cat(group)
             indices = samples.to(self.device, non_blocking=True)
             pixels = self._pixels.index_select(0, indices)
             x = pixels.float().div_(255)
             if self.views is None:
-                yield samples, [x[None]]
+                stacks = [x[None]]
             else:
                 u = self.views.uniforms(samples, self.seed, self.epoch)
-                yield samples, self.views(x, u)
+                stacks = self.views(x, u)
+            sizes = [len(rows) for rows in group]
+            parts = [torch.split(stack, sizes, dim=1) for stack in stacks]
+            yield from zip(group, map(list, zip(*parts)))
+
+    def _batches_at_once(self) -> int:
+        """Return for how many batches one call computes the views."""
+        if self.device.type == "cpu" or self.views is None:
+            return 1
+        pixels = self._pixels[0, 0].numel()
+        values = self.channels * self.views.pixels(at_least=pixels)
+        return max(1, CALL_VALUES // (self.batch_size * values))

@@ -214,6 +214,10 @@ class Views:
         tables = torch.split(u, self.counts)
         return [pipeline(x, table) for pipeline, table in zip(self.pipelines, tables)]
 
+    def pixels(self, at_least: int) -> int:
+        """Return the pixels of a sample's views; a view counts as ``at_least`` that many."""
+        return sum(max(at_least, p.size**2) * p.num_crops for p in self.pipelines)
+
     def finish(self, crops: Sequence[Tensor], u: Tensor) -> list[Tensor]:
         """Apply the operations after the crop to each pipeline's crops; see `Pipeline.finish`."""
         tables = torch.split(u, self.counts)

@@ -1,7 +1,8 @@
-"""The figure of the switch: the rank of each arm, divided by that of its unswitched run."""
+"""The figures of the switch: the rank of each arm, divided by that of its unswitched run."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,9 +16,18 @@ from rdm_solo.plots import style
 from studies.switch.effects import data_sets, differences
 from studies.switch.runs import FIRST, LAST
 
-# Title of a row of panels: the column of the rank, and the arms (setting, arm) with their labels.
-ROWS: Mapping[str, tuple[str, Mapping[tuple[str, str], str]]] = {
-    "SimSiam, target filter σ^-0.5: rank of the projection": (
+
+class Panels(NamedTuple):
+    """A figure: its title, the column of the rank, and the label of each (setting, arm)."""
+
+    title: str
+    column: str
+    arms: Mapping[tuple[str, str], str]
+
+
+FIGURES = {
+    "switch_filter": Panels(
+        "SimSiam, target filter σ^-0.5: rank of the projection",
         "projection",
         {
             ("power", "off"): "filter off",
@@ -28,7 +38,8 @@ ROWS: Mapping[str, tuple[str, Mapping[tuple[str, str], str]]] = {
             ("identity", "on"): "filter on after no filter",
         },
     ),
-    "Learned predictors, SwAV and DINO: rank around the mean": (
+    "switch_methods": Panels(
+        "Learned predictors, SwAV and DINO: rank around the mean",
         "centred",
         {
             ("SimSiam", "no predictor"): "SimSiam, no predictor",
@@ -43,27 +54,25 @@ ROWS: Mapping[str, tuple[str, Mapping[tuple[str, str], str]]] = {
 
 
 @style.styled
-def figure(values: pd.DataFrame) -> Figure:
+def figure(values: pd.DataFrame, panels: Panels) -> Figure:
     """Draw means over the seeds, with their 95 % intervals; the switch is shaded."""
     names = data_sets(values)
-    drawing = Figure(figsize=(0.8 + 1.8 * len(names), 6.6), layout="constrained")
-    rows = drawing.subfigures(len(ROWS), 1)
-    for (title, (column, arms)), row in zip(ROWS.items(), rows):
-        axes = row.subplots(1, len(names), sharey=True, squeeze=False)[0]
-        looks = style.looks(arms.values())
-        for name, ax in zip(names, axes):
-            ax.axvspan(FIRST - 1, LAST, color="0.93")
-            ax.axhline(0, color="0.4", linewidth=0.8)
-            for (setting, arm), label in arms.items():
-                of_data = differences(values, setting, arm, column).xs(name, level="data")
-                draw_arm(ax, of_data, looks[label])
-            ax.set_title(name)
-            ax.set_xlabel("epoch")
-            ax.yaxis.set_major_locator(MultipleLocator(np.log(2)))
-            ax.yaxis.set_major_formatter(FuncFormatter(as_ratio))
-        axes[0].set_ylabel("rank / unswitched rank")
-        row.suptitle(title)
-        row.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    drawing = Figure(figsize=(0.8 + 1.8 * len(names), 3.3), layout="constrained")
+    axes = drawing.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    looks = style.looks(panels.arms.values())
+    for name, ax in zip(names, axes):
+        ax.axvspan(FIRST - 1, LAST, color="0.93")
+        ax.axhline(0, color="0.4", linewidth=0.8)
+        for (setting, arm), label in panels.arms.items():
+            of_data = differences(values, setting, arm, panels.column).xs(name, level="data")
+            draw_arm(ax, of_data, looks[label])
+        ax.set_title(name)
+        ax.set_xlabel("epoch")
+        ax.yaxis.set_major_locator(MultipleLocator(np.log(2)))
+        ax.yaxis.set_major_formatter(FuncFormatter(as_ratio))
+    axes[0].set_ylabel("rank / unswitched rank")
+    drawing.suptitle(panels.title)
+    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing
 
@@ -84,5 +93,6 @@ def draw_arm(ax: Axes, by_epoch: pd.DataFrame, look: style.Look) -> None:
 
 
 def draw(values: pd.DataFrame, folder: Path) -> None:
-    """Save the figure as a PNG."""
-    plots.save(figure(values), folder, "switch", ("png",))
+    """Save the figures."""
+    for name, panels in FIGURES.items():
+        plots.save(figure(values, panels), folder, name, ("png",))

@@ -39,13 +39,13 @@ class Effects:
         return tests.loc[[(arm, kind, column)]]
 
     def answer(self, *arm: str) -> str:
-        """Return what the tests say about a rank, and on which data sets if they differ."""
+        """Return the most common verdict of an arm, and the data sets that have another one."""
         tests = self.tests(*arm)
-        sets = tests.groupby("says", sort=False)["data"].agg(", ".join)
-        words = [WORDS.get(says, says) for says in sets.index]
-        if len(words) == 1:
-            return words[0]
-        return "; ".join(f"{word} on {names}" for word, names in zip(words, sets))
+        usual = tests["says"].mode()[0]
+        others = tests[tests["says"] != usual].groupby("says", sort=False)["data"]
+        parts = [WORDS.get(usual, usual)]
+        parts += [f"{WORDS.get(says, says)} on {', '.join(names)}" for says, names in others]
+        return "; ".join(parts)
 
     def factors(self, *arm: str) -> list[str]:
         """Return the effect on a rank as a factor on each data set."""
@@ -61,7 +61,7 @@ class Effects:
     def support(self, *arm: str) -> str:
         """Return how many seeds moved as predicted, and the largest corrected p."""
         tests = self.tests(*arm)
-        return f"{tests['as expected'].sum()} of {tests['n'].sum()}, p ≤ {tests['p'].max():.1g}"
+        return f"{tests['as expected'].sum()} of {tests['n'].sum()}, p up to {tests['p'].max():.1g}"
 
     def remaining(self, setting: str, arm: str, column: str = "projection") -> str:
         """Return the smallest and largest factor that is left of an effect after training."""

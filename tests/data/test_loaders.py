@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.image_files import assert_same, epoch_of
+from support.second_device import DEVICE
 
 from rdm_solo import data
 from rdm_solo.data import Dataset, Images, Pipeline, Views
@@ -78,6 +79,39 @@ def test_a_sample_gets_the_same_views_however_it_is_loaded():
         different_pixels = (first != other).flatten(1)
         assert different_pixels.any(1).all()
     assert_same(views(batch_size=17), [first, second])
+
+
+def views_on(device, most_values):
+    """Return the batches of an epoch, and how many rows of images each call of the views got."""
+    pipelines = [Pipeline(size=8, num_crops=2, blur=0.5), Pipeline(size=4, num_crops=1)]
+    batches = loader(pipelines=pipelines, drop_last=False, device=device)
+    compute = Views.__call__
+    rows = []
+
+    def counted(views, x, u):
+        rows.append(len(x))
+        return compute(views, x, u)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rdm_solo.data.loaders.CALL_VALUES", most_values)
+        patch.setattr(Views, "__call__", counted)
+        found = epoch_of(batches)
+    on_host = []
+    for indices, crops, labels in found:
+        on_host.append((indices.cpu(), [view.cpu() for view in crops], labels.cpu()))
+    return on_host, rows
+
+
+def test_a_device_computes_the_views_of_several_batches_in_one_call(on_second_device):
+    """A sample counts 3 x 64 values for each of its three views, also for the small one."""
+    expected, calls = views_on("cpu", 10**9)
+    assert calls == [8] * 6 + [2]
+    three_batches = 3 * 8 * 3 * 3 * 64
+    actual, calls = on_second_device(views_on, DEVICE, three_batches)
+    assert calls == [24, 24, 2]
+    assert_same(actual, expected)
+    _, calls = on_second_device(views_on, DEVICE, 1)
+    assert calls == [8] * 6 + [2]
 
 
 def test_the_order_is_the_seeds_and_the_epochs():
