@@ -17,7 +17,7 @@ RANKS = list(PLAN["columns"])
 ACCURACIES = ("knn", "linear")
 EPOCHS = range(FIRST - 1, 31)
 SWITCHED, RETURNED = FIRST + 4, LAST + 5  # five epochs after the switch, and after the way back
-SHARES = {UNSWITCHED: 0.0, **{f"rotated {share}": share for share in (0.25, 0.5, 0.75, 1)}}
+SHARES = {f"rotated {share}": share for share in (0.25, 0.5, 0.75, 1)}
 SIGNS = {"down": -1, "up": 1}
 CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits": 10.0}
 

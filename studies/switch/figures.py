@@ -16,19 +16,19 @@ from rdm_solo.plots import style
 from studies.switch.effects import data_sets, differences
 from studies.switch.runs import FIRST, LAST
 
+COLUMN = "projection"  # for SwAV and DINO the same number as the outputs that the loss compares
+
 
 class Panels(NamedTuple):
-    """A figure: its title, the column of the rank, and the label of each (setting, arm)."""
+    """A figure: its title, and the label of each (setting, arm)."""
 
     title: str
-    column: str
     arms: Mapping[tuple[str, str], str]
 
 
 FIGURES = {
     "switch_filter": Panels(
-        "SimSiam, target filter σ^-0.5: rank of the projection",
-        "projection",
+        "SimSiam with the target filter σ^-0.5",
         {
             ("power", "off"): "filter off",
             ("power", "p 0.5"): "reversed (p = 0.5)",
@@ -39,8 +39,7 @@ FIGURES = {
         },
     ),
     "switch_methods": Panels(
-        "Learned predictors, SwAV and DINO: rank around the mean",
-        "centred",
+        "Learned predictors, SwAV and DINO",
         {
             ("SimSiam", "no predictor"): "SimSiam, no predictor",
             ("BYOL", "no predictor"): "BYOL, no predictor",
@@ -64,7 +63,7 @@ def figure(values: pd.DataFrame, panels: Panels) -> Figure:
         ax.axvspan(FIRST - 1, LAST, color="0.93")
         ax.axhline(0, color="0.4", linewidth=0.8)
         for (setting, arm), label in panels.arms.items():
-            of_data = differences(values, setting, arm, panels.column).xs(name, level="data")
+            of_data = differences(values, setting, arm, COLUMN).xs(name, level="data")
             draw_arm(ax, of_data, looks[label])
         ax.set_title(name)
         ax.set_xlabel("epoch")

@@ -18,7 +18,14 @@ from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit, planned, train
 from studies.training import OK, ROOT
 
 PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
-WORDS = {"down": "falls", "up": "rises", "no difference": "no change"}
+WORDS = {
+    "down": "falls",
+    "up": "rises",
+    "down, less than the margin": "falls slightly",
+    "up, less than the margin": "rises slightly",
+    "no difference": "no change",
+    "undecided": "undecided",
+}
 
 
 class Effects:
@@ -39,44 +46,68 @@ class Effects:
         return tests.loc[[(arm, kind, column)]]
 
     def answer(self, *arm: str) -> str:
-        """Return the most common verdict of an arm, and the data sets that have another one."""
+        """Return the verdict that all data sets share; otherwise what was shown, and where."""
         tests = self.tests(*arm)
-        usual = tests["says"].mode()[0]
-        others = tests[tests["says"] != usual].groupby("says", sort=False)["data"]
-        parts = [WORDS.get(usual, usual)]
-        parts += [f"{WORDS.get(says, says)} on {', '.join(names)}" for says, names in others]
-        return "; ".join(parts)
+        says = tests["says"].unique()
+        if len(says) == 1:
+            return WORDS[says[0]]
+        shown = tests[tests["says"] != "undecided"].groupby("says", sort=False)["data"]
+        parts = [f"{WORDS[verdict]} on {', '.join(names)}" for verdict, names in shown]
+        return f"differs: {'; '.join(parts)}"
+
+    def where(self, verdict: str, *arm: str) -> str:
+        """Return the data sets on which an arm has this verdict."""
+        tests = self.tests(*arm)
+        names = tests.loc[tests["says"].str.startswith(verdict), "data"].tolist()
+        if len(names) == len(tests):
+            return "all sets"
+        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "no set"
 
     def factors(self, *arm: str) -> list[str]:
         """Return the effect on a rank as a factor on each data set."""
         return in_intervals("{:.2f} ({:.2f} to {:.2f})", np.exp, self.tests(*arm))
 
+    def factor(self, *arm: str) -> str:
+        """Return the smallest and largest mean effect on a rank, as factors."""
+        return span("{:.2f}", np.exp(self.tests(*arm)["mean"]))
+
     def points(self, *arm: str) -> str:
-        """Return the smallest and largest mean effect on an accuracy, and where it was shown."""
-        tests = self.tests(*arm)
-        shown = tests.loc[tests["says"].isin(effects.SIGNS), "data"]
-        where = f"significant on {', '.join(shown)}" if len(shown) else "not significant"
-        return f"{span('{:+.1f}', tests['mean'])} ({where})"
+        """Return the smallest and largest mean effect on an accuracy."""
+        return span("{:+.1f}", self.tests(*arm)["mean"])
 
-    def support(self, *arm: str) -> str:
-        """Return how many seeds moved as predicted, and the largest corrected p."""
+    def seeds(self, *arm: str) -> str:
+        """Return how many seeds moved as predicted."""
         tests = self.tests(*arm)
-        return f"{tests['as expected'].sum()} of {tests['n'].sum()}, p up to {tests['p'].max():.1g}"
-
-    def remaining(self, setting: str, arm: str, column: str = "projection") -> str:
-        """Return the smallest and largest factor that is left of an effect after training."""
-        changes = effects.differences(self.values, setting, arm, column)[30]
-        return span("{:.2f}", np.exp(changes.groupby("data").mean()))
+        return f"{tests['as expected'].sum()} of {tests['n'].sum()}"
 
     def gap(self, setting: str, arm: str) -> str:
-        """Return how many times the online rank the target's is, on the sets."""
+        """Return how many times the online rank the target's is."""
+        return span("{:.1f}", self.gaps(setting, arm))
+
+    def change_of_gap(self, setting: str, arm: str) -> str:
+        """Return that number without and with the switch, as means of the data sets."""
+        before, after = (self.gaps(setting, name).mean() for name in (UNSWITCHED, arm))
+        return f"{before:.1f} → {after:.1f}"
+
+    def gaps(self, setting: str, arm: str) -> pd.Series:
         gaps = effects.gaps(self.values).groupby(["setting", "arm", "data"]).mean()
-        return span("{:.1f}", np.exp(gaps[setting, arm]))
+        return np.exp(gaps[setting, arm])
+
+    def since_switch(self, setting: str, arm: str, end: int) -> str:
+        """Return the projection's rank after an epoch, divided by that after epoch 10."""
+        ranks = np.log(self.values.xs((setting, arm), level=("setting", "arm"))["projection"])
+        return span("{:.2f}", np.exp((ranks[end] - ranks[10]).groupby("data").mean()))
+
+    def remaining(self, setting: str, arm: str) -> str:
+        """Return the projection's rank after training, divided by that of the unswitched run."""
+        changes = effects.differences(self.values, setting, arm, "projection")[30]
+        return span("{:.2f}", np.exp(changes.groupby("data").mean()))
 
 
 def span(form: str, means: pd.Series) -> str:
     """Return the smallest and the largest of the means on the data sets."""
-    return f"{form.format(means.min())} to {form.format(means.max())}"
+    low, high = form.format(means.min()), form.format(means.max())
+    return low if low == high else f"{low} to {high}"
 
 
 def in_intervals(form: str, scale: Callable[[float], float], tests: pd.DataFrame) -> list[str]:

@@ -357,17 +357,19 @@ def test_late_outcomes_are_tested_during_the_switch_and_at_the_end():
 
 
 def test_the_page_names_effects_as_factors():
-    page, appendix = STUDY.pages(table_of(halved).assign(**{"cpu seconds": "9"})).values()
-    off = re.search(r"\| target filter σ\^-0.5 off \| falls \| (0.\d\d) .* 12 of 12, p", page)
-    covariance = re.search(r"covariance term \| rises \| (\d.\d\d) ", page)
+    table = table_of(halved).assign(**{"cpu seconds": "9"})
+    page, appendix = STUDY.pages(table).values()
+    off = re.search(r"filter off \| 1.0 → 1.0 \| falls \| (0.\d\d) .* \| 12 of 12 \|", page)
+    covariance = re.search(r"covariance term, filter off \* \| .* \| rises \| (\d.\d\d) ", page)
     assert float(off.group(1)) == pytest.approx(0.5, abs=0.02)
     assert float(covariance.group(1)) == pytest.approx(2, abs=0.1)
-    remaining = re.search(r"the filter was put back, the rank is (\d.\d\d) to", page)
-    assert float(remaining.group(1)) == pytest.approx(1, abs=0.05)
+    end = re.search(r"In epoch 30 it is still (\d.\d\d) to", page)
+    assert float(end.group(1)) == pytest.approx(1, abs=0.05)
+    assert "Interim" in page
     assert "| off | icons | switched | projection | -0." in appendix
 
 
-def test_a_page_says_where_an_arm_has_another_effect():
+def test_an_answer_is_shared_by_all_data_sets_or_says_where_it_was_shown():
     table = table_of(halved)
     in_digits = table[table["data"] == "icons"].assign(data="digits")
     is_off = (in_digits["setting"] == "power") & (in_digits["arm"] == "off")
@@ -376,7 +378,15 @@ def test_a_page_says_where_an_arm_has_another_effect():
     in_digits.loc[is_off, "projection"] = same
     values = effects.values_of(pd.concat([table, in_digits]))
     tests = {"removed": effects.judged(values, PLAN["questions"]["removed"])}
-    assert Effects(values, tests).answer("removed", "off") == "falls; no change on digits"
+    found = Effects(values, tests)
+    assert found.answer("removed", "p 0.5") == "no change"
+    assert (
+        found.answer("removed", "off") == "differs: falls on textures, icons; no change on digits"
+    )
+    assert found.where("down", "removed", "off") == "textures and icons"
+    assert found.where("no difference", "removed", "off") == "digits"
+    assert found.where("up", "removed", "off") == "no set"
+    assert found.where("no difference", "removed", "p 0.5") == "all sets"
 
 
 def test_a_column_that_is_the_same_number_is_tested_once():
