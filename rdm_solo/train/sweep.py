@@ -62,7 +62,9 @@ def check_all(argv: Sequence[str]) -> None:
     has_flags = len(argv) - len(options) > 1  # besides -m
     if has_flags or any("hydra/sweeper" in option for option in options):
         return
-    for overrides in runs_of(options):
+    preset = compose("config", argv, with_hydra=True).hydra.sweeper.params or {}
+    swept = [f"{name}={values}" for name, values in preset.items()]
+    for overrides in runs_of([*swept, *options]):
         checks.check(compose("config", overrides, with_hydra=True))
 
 

@@ -1,4 +1,4 @@
-"""The figures of the switch: the rank of each arm, divided by that of its unswitched run."""
+"""The figures of the switch: the rank of each arm, divided by that of its unchanged run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +69,7 @@ def figure(values: pd.DataFrame, panels: Panels) -> Figure:
         ax.set_xlabel("epoch")
         ax.yaxis.set_major_locator(MultipleLocator(np.log(2)))
         ax.yaxis.set_major_formatter(FuncFormatter(as_ratio))
-    axes[0].set_ylabel("rank / unswitched rank")
+    axes[0].set_ylabel("rank / unchanged rank")
     drawing.suptitle(panels.title)
     drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drawing.draw_without_rendering()  # `plots.save` expects a final layout
@@ -77,7 +77,7 @@ def figure(values: pd.DataFrame, panels: Panels) -> Figure:
 
 
 def as_ratio(logarithm: float, position: int) -> str:
-    return f"{np.exp(logarithm):.2g}"
+    return f"{np.exp(logarithm):.3g}"
 
 
 def draw_arm(ax: Axes, by_epoch: pd.DataFrame, look: style.Look) -> None:

@@ -93,6 +93,13 @@ def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monke
     sweep.check_all(["-m", "filter=target_pow", "p=-0.5,-1", "seed=range(2)"])
 
 
+def test_the_runs_of_a_preset_are_checked_before_the_first_starts():
+    """The preset's values of p are Hydra's ``hydra.sweeper.params``."""
+    with pytest.raises(UserError, match=r"p's step in epoch 21 .* max_epochs=12"):
+        sweep.check_all(["-m", "+study=switch", "max_epochs=12"])
+    sweep.check_all(["-m", "+study=switch", "max_epochs=12", "p=0,-0.5"])
+
+
 @pytest.mark.parametrize(
     ("method", "dataset", "backbone", "batch", "epochs"),
     [
