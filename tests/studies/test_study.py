@@ -13,8 +13,9 @@ from studies.evidence.page import STUDY as EVIDENCE
 from studies.intervals import difference, holm
 from studies.mechanism.page import STUDY as MECHANISM
 from studies.methods.page import STUDY as METHODS
+from studies.switch.page import STUDY as SWITCH
 
-STUDIES = [ALARMS, EVIDENCE, MECHANISM, METHODS]
+STUDIES = [ALARMS, EVIDENCE, MECHANISM, METHODS, SWITCH]
 
 
 @pytest.mark.parametrize("recorded", STUDIES, ids=lambda recorded: recorded.name)
