@@ -13,6 +13,9 @@ from typing import NamedTuple
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.loops import plain_epochs
 from benchmarks.gpu.steps import SMALL
+from rdm_solo.data import loader
+from rdm_solo.train import compose
+from rdm_solo.train.training_data import make_data
 
 NONE = [
     "diagnostics.every_n_epochs=0",
@@ -56,6 +59,22 @@ def epoch_seconds(options: Sequence[str], count: int) -> list[float]:
         return [after - before for before, after in itertools.pairwise(ends)]
 
 
+def views_alone(bench: Bench, size: Sequence[str], count: int) -> list[float]:
+    """Return the seconds in which each epoch but the first computes all views."""
+    cfg = compose([*size, "method=simsiam", "dataset=synthetic"])
+    dataset, views = make_data(cfg)
+    batches = loader(dataset, "train", cfg.batch_size, views=views, device=bench.device)
+    seconds = []
+    for epoch in range(count):
+        batches.set_epoch(epoch)
+        start = time.perf_counter()
+        for _, (view, *_), _ in batches:
+            last = view
+        last.sum().item()  # waits for the device
+        seconds.append(time.perf_counter() - start)
+    return seconds[1:]
+
+
 def epochs(bench: Bench) -> None:
     """Time epochs of 50,000 images of 32 px."""
     size = ["dataset.num_train=50000", "dataset.num_val=10000", "batch_size=256"]
@@ -68,6 +87,7 @@ def epochs(bench: Bench) -> None:
     seconds = plain_epochs(bench, 3)
     plain = statistics.median(seconds)
     _row(bench, "plain PyTorch loop, learned predictor", seconds, plain)
+    _row(bench, "the views of rdm-solo train alone", views_alone(bench, size, 3), plain)
     for name, run in RUNS.items():
         _row(bench, name, epoch_seconds([*size, *run.options], run.count), plain)
     bench.write()
