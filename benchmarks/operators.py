@@ -3,9 +3,9 @@
 On a GPU, a step of a small network takes as long as the host needs to launch its operators. The
 counts are those of torch's dispatcher, which include views of a tensor, although these start no
 kernel. They do not depend on the number or the size of the images. The optimisers update all
-weights in one operator (``foreach``). A GPU launches fewer: its optimisers are fused, it computes
-sigma^-0.5 by one CUDA graph instead of a decomposition, and one call computes the views of several
-batches. Spectra and kNN are off, since they are not measured in every step.
+weights in one operator (``foreach``). On a GPU the counts are lower: its optimisers are fused, it
+computes sigma^-0.5 by one CUDA graph instead of a decomposition, and one call computes the views of
+several batches. Spectra and kNN are off, since they are not measured in every step.
 """
 
 import argparse

@@ -60,7 +60,7 @@ def epoch_seconds(options: Sequence[str], count: int) -> list[float]:
 
 
 def views_alone(bench: Bench, size: Sequence[str], count: int) -> list[float]:
-    """Return the seconds in which each epoch but the first computes all views."""
+    """Compute the views alone and return the seconds of each epoch but the first."""
     cfg = compose([*size, "method=simsiam", "dataset=synthetic"])
     dataset, views = make_data(cfg)
     batches = loader(dataset, "train", cfg.batch_size, views=views, device=bench.device)

@@ -125,7 +125,7 @@ class FileLoader(Loader):
             self._reported = len(self.skipped)
             log.warning(f"warning: {skipped_images(self.skipped)}")
 
-    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         self._tasks[:] = [(self.epoch, samples.tolist()) for samples in batches]
         has_images = False
         for decoded, samples in zip(self._data_loader, batches):
@@ -141,7 +141,7 @@ class FileLoader(Loader):
                 stacks = [x.float().div_(255) for x in stacks]
             else:
                 stacks = self.views.finish(stacks, decoded.uniforms)
-            yield decoded.samples, stacks
+            yield [decoded.samples], stacks
         if not has_images:
             raise self._error(self.skipped)
 

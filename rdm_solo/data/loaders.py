@@ -15,9 +15,11 @@ from rdm_solo.ground import distributed
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_integer
 
-# On a GPU a call of the views takes as long as the launches of its operators, so one call computes
-# the views of several batches, up to this many values (32 MiB).
-CALL_VALUES = 2**23
+# On a GPU, launching a call's operators takes longer than augmenting a batch of small images
+# (benchmarks/gpu.md). So one call augments several batches, up to this many values: of CIFAR's
+# images 4 batches of 256. Their views take 24 MiB, and about four times that during the call. The
+# tables of their parameters stay below 64 KiB, because larger copies from the host may wait.
+CALL_VALUES = 6 * 2**20
 
 
 class Loader(ABC):
@@ -105,26 +107,31 @@ class Loader(ABC):
             random = generator(self.seed, self.epoch, "order")
             order = torch.randperm(len(self.images), generator=random)
         batches = [order[rows] for rows in self._slices()]
-        for samples, stacks in self._load_batches(batches):
-            views: list[Tensor] = []
+        for group, stacks in self._load_batches(batches):
             for x in stacks:
                 x.sub_(self._mean)
                 x.div_(self._std)
-                if self.channels != self.images.channels:
-                    x = x.repeat(1, 1, self.channels, 1, 1)
-                views.extend(x)
-            labels = self.images.labels[samples]
-            labels = labels.to(self.device, non_blocking=True)
-            if self.views is None:
-                yield views[0], labels
-            else:
-                yield samples.to(self.device, non_blocking=True), views, labels
+            sizes = [len(samples) for samples in group]
+            by_batch = [torch.split(x, sizes, dim=1) for x in stacks]
+            for samples, *parts in zip(group, *by_batch):
+                views: list[Tensor] = []
+                for x in parts:
+                    if self.channels != self.images.channels:
+                        x = x.repeat(1, 1, self.channels, 1, 1)
+                    views.extend(x)
+                labels = self.images.labels[samples]
+                labels = labels.to(self.device, non_blocking=True)
+                if self.views is None:
+                    yield views[0], labels
+                else:
+                    yield samples.to(self.device, non_blocking=True), views, labels
 
     @abstractmethod
-    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Yield the indices and the views of each batch's readable images.
+    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Yield the indices of one or several batches and the views of their readable images.
 
-        Views are in [0, 1] and in stacks ``(V, n, C, H, W)``, one for each pipeline.
+        Views are in [0, 1] and in stacks ``(V, n, C, H, W)``, one for each pipeline, where ``n``
+        counts the images of all these batches.
         """
 
     def _slices(self) -> list[slice]:
@@ -163,7 +170,7 @@ class MemoryLoader(Loader):
     def _pixels(self) -> Tensor:
         return self.images.images.to(self.device)
 
-    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         at_once = self._batches_at_once()
         for first in range(0, len(batches), at_once):
             group = batches[first : first + at_once]
@@ -172,18 +179,15 @@ class MemoryLoader(Loader):
             pixels = self._pixels.index_select(0, indices)
             x = pixels.float().div_(255)
             if self.views is None:
-                stacks = [x[None]]
+                yield group, [x[None]]
             else:
                 u = self.views.uniforms(samples, self.seed, self.epoch)
-                stacks = self.views(x, u)
-            sizes = [len(rows) for rows in group]
-            parts = [torch.split(stack, sizes, dim=1) for stack in stacks]
-            yield from zip(group, map(list, zip(*parts)))
+                yield group, self.views(x, u)
 
     def _batches_at_once(self) -> int:
-        """Return for how many batches one call computes the views."""
+        """Return how many batches are augmented in one call."""
         if self.device.type == "cpu" or self.views is None:
             return 1
-        pixels = self._pixels[0, 0].numel()
-        values = self.channels * self.views.pixels(at_least=pixels)
+        channels, height, width = self._pixels.shape[1:]
+        values = channels * self.views.pixels(height, width)
         return max(1, CALL_VALUES // (self.batch_size * values))

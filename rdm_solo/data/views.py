@@ -113,6 +113,10 @@ class Pipeline:
         """Return the crop of each row of ``u``; see `crop_boxes`."""
         return crop_boxes(u, height, width, self.crop_scale, self.crop_ratio)
 
+    def pixels(self, height: int, width: int) -> int:
+        """Return how many pixels the views of one image have; a small view counts as the image."""
+        return self.num_crops * max(height * width, self.size**2)
+
     def parameters(self, u: Tensor) -> SimpleNamespace:
         """Return the parameters of the operations after the crop, a row for each row of ``u``."""
         u = u.double()
@@ -147,8 +151,7 @@ class Pipeline:
         num_views, chunk = u.shape[:2]
         if x.device.type == "cpu":
             channels, height, width = x.shape[-3:]
-            pixels = max(height * width, self.size**2)  # of an image or its view
-            chunk = max(1, CHUNK_VALUES // (num_views * channels * pixels))
+            chunk = max(1, CHUNK_VALUES // (channels * self.pixels(height, width)))
         stacks = []
         for images, rows in zip(torch.split(x, chunk, dim=-4), torch.split(u, chunk, dim=1)):
             rows = rows.flatten(0, 1)
@@ -214,9 +217,9 @@ class Views:
         tables = torch.split(u, self.counts)
         return [pipeline(x, table) for pipeline, table in zip(self.pipelines, tables)]
 
-    def pixels(self, at_least: int) -> int:
-        """Return the pixels of a sample's views; a view counts as ``at_least`` that many."""
-        return sum(max(at_least, p.size**2) * p.num_crops for p in self.pipelines)
+    def pixels(self, height: int, width: int) -> int:
+        """Return how many pixels the views of one image have; see `Pipeline.pixels`."""
+        return sum(pipeline.pixels(height, width) for pipeline in self.pipelines)
 
     def finish(self, crops: Sequence[Tensor], u: Tensor) -> list[Tensor]:
         """Apply the operations after the crop to each pipeline's crops; see `Pipeline.finish`."""

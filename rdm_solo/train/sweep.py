@@ -60,9 +60,10 @@ def check_all(argv: Sequence[str]) -> None:
     """
     options = [argument for argument in quote(argv) if not argument.startswith("-")]
     has_flags = len(argv) - len(options) > 1  # besides -m
-    if has_flags or any("hydra/sweeper" in option for option in options):
+    sweeper = compose("config", argv, with_hydra=True).hydra.sweeper
+    if has_flags or not sweeper._target_.endswith(".BasicSweeper"):
         return
-    preset = compose("config", argv, with_hydra=True).hydra.sweeper.params or {}
+    preset = sweeper.params or {}
     swept = [f"{name}={values}" for name, values in preset.items()]
     for overrides in runs_of([*swept, *options]):
         checks.check(compose("config", overrides, with_hydra=True))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.image_files import assert_same, epoch_of
 from support.second_device import DEVICE
+from torch.utils._pytree import tree_map
 
 from rdm_solo import data
 from rdm_solo.data import Dataset, Images, Pipeline, Views
@@ -81,37 +82,60 @@ def test_a_sample_gets_the_same_views_however_it_is_loaded():
     assert_same(views(batch_size=17), [first, second])
 
 
-def views_on(device, most_values):
-    """Return the batches of an epoch, and how many rows of images each call of the views got."""
-    pipelines = [Pipeline(size=8, num_crops=2, blur=0.5), Pipeline(size=4, num_crops=1)]
-    batches = loader(pipelines=pipelines, drop_last=False, device=device)
+PIPELINES = [Pipeline(size=12, num_crops=1), Pipeline(size=8, blur=0.5), Pipeline(size=4)]
+
+
+def batches_on(device, most_values, views=True):
+    """Return the batches of an epoch, and how many images each call of the views got."""
+    pipelines = PIPELINES if views else None
+    batches = loader(pipelines=pipelines, channels=1, drop_last=False, device=device)
+    batches.channels = 3  # as with expand_channels
     compute = Views.__call__
-    rows = []
+    calls = []
 
     def counted(views, x, u):
-        rows.append(len(x))
+        calls.append(len(x))
         return compute(views, x, u)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rdm_solo.data.loaders.CALL_VALUES", most_values)
         patch.setattr(Views, "__call__", counted)
-        found = epoch_of(batches)
-    on_host = []
-    for indices, crops, labels in found:
-        on_host.append((indices.cpu(), [view.cpu() for view in crops], labels.cpu()))
-    return on_host, rows
+        on_device = epoch_of(batches)
+    on_host = [tree_map(torch.Tensor.cpu, batch) for batch in on_device]
+    return on_host, calls
 
 
-def test_a_device_computes_the_views_of_several_batches_in_one_call(on_second_device):
-    """A sample counts 3 x 64 values for each of its three views, also for the small one."""
-    expected, calls = views_on("cpu", 10**9)
+def test_a_device_augments_several_batches_in_one_call(on_second_device):
+    """A sample's five views count 144 + 2 x 64 + 2 x 64 values; the smallest as an image."""
+    expected, calls = batches_on("cpu", 10**9)
     assert calls == [8] * 6 + [2]
-    three_batches = 3 * 8 * 3 * 3 * 64
-    actual, calls = on_second_device(views_on, DEVICE, three_batches)
-    assert calls == [24, 24, 2]
-    assert_same(actual, expected)
-    _, calls = on_second_device(views_on, DEVICE, 1)
+    batch = 8 * (144 + 2 * 64 + 2 * 64)
+    for most_values in (3 * batch, 4 * batch - 1):
+        actual, calls = on_second_device(batches_on, DEVICE, most_values)
+        assert calls == [24, 24, 2]
+        assert_same(actual, expected)
+    _, calls = on_second_device(batches_on, DEVICE, 1)
     assert calls == [8] * 6 + [2]
+    clean, _ = on_second_device(batches_on, DEVICE, 3 * batch, False)
+    assert_same(clean, batches_on("cpu", 1, False)[0])
+
+
+def gradients(device):
+    """Return the gradient of each batch's loss, computed after the next batch was loaded."""
+    found = []
+    weight = torch.ones(3, 1, 1, device=device, requires_grad=True)
+    loss = None
+    for _, (view, _), _ in loader(device=device):
+        if loss is not None:
+            (gradient,) = torch.autograd.grad(loss, weight)
+            found.append(gradient.cpu())
+        loss = (view * weight).square().mean()
+    return found
+
+
+def test_loading_a_batch_leaves_earlier_ones_as_they_are(on_second_device):
+    """autograd refuses a tensor that was changed in place after it was used."""
+    assert_same(on_second_device(gradients, DEVICE), gradients("cpu"))
 
 
 def test_the_order_is_the_seeds_and_the_epochs():

@@ -100,6 +100,20 @@ def test_the_runs_of_a_preset_are_checked_before_the_first_starts():
     sweep.check_all(["-m", "+study=switch", "max_epochs=12", "p=0,-0.5"])
 
 
+def test_a_sweep_with_another_sweeper_is_not_checked_in_advance(tmp_path):
+    (tmp_path / "study").mkdir()
+    preset = tmp_path / "study" / "search.yaml"
+    preset.write_text(
+        "# @package _global_\n"
+        "hydra:\n"
+        "  sweeper:\n"
+        "    _target_: another.Sweeper\n"
+        "    params: {p: 'interval(-1, 0)'}\n"
+    )
+    searched = f"hydra.searchpath=[file://{tmp_path}]"
+    sweep.check_all(["-m", searched, "+study=search", "filter=target_pow"])
+
+
 @pytest.mark.parametrize(
     ("method", "dataset", "backbone", "batch", "epochs"),
     [
