@@ -26,6 +26,23 @@ def difference(pairs: Sequence[float], zero: float = 0.0) -> dict[str, float]:
     return {"mean": statistics.fmean(pairs), "low": low, "high": high, "p": p, "zero": zero}
 
 
+def mean_of_groups(groups: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the mean of independent groups' means, and its 95 % interval.
+
+    The interval is Welch's: the groups may differ in size and variance.
+
+    >>> print("{mean} ({low:.3f} to {high:.3f})".format(**mean_of_groups([[1.0, 2.0, 3.0]])))
+    2.0 (-0.484 to 4.484)
+    """
+    means = [statistics.fmean(group) for group in groups]
+    sizes = np.array([len(group) for group in groups])
+    variances = np.array([statistics.variance(group) for group in groups]) / sizes
+    freedom = variances.sum() ** 2 / (variances**2 / (sizes - 1)).sum()
+    mean = statistics.fmean(means)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(variances.sum()) / len(groups)
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
 def equivalence(pairs: Sequence[float], margin: float) -> float:
     """Return p of two one-sided t tests that the mean lies within ± margin (Schuirmann, 1987).
 

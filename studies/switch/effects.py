@@ -9,7 +9,7 @@ import pandas as pd
 
 from studies.intervals import difference, equivalence, holm
 from studies.study import distinct, series
-from studies.switch.runs import ARMS, FIRST, LAST, PLAN, UNSWITCHED, planned
+from studies.switch.runs import ARMS, FIRST, LAST, PLAN, SHARES, UNSWITCHED, planned
 from studies.training import OK
 
 RUN = ["data", "setting", "arm", "seed"]
@@ -17,7 +17,6 @@ RANKS = list(PLAN["columns"])
 ACCURACIES = ("knn", "linear")
 EPOCHS = range(FIRST - 1, 31)
 SWITCHED, RETURNED = FIRST + 4, LAST + 5  # five epochs after the switch, and after the way back
-SHARES = {f"rotated {share}": share for share in (0.25, 0.5, 0.75, 1)}
 SIGNS = {"down": -1, "up": 1}
 CHANCE = {"textures": 100 / 12, "icons": 100 / 16, "angles": 100 / 12, "digits": 10.0}
 
@@ -114,6 +113,7 @@ def compared(sample: list[float], margin: float, expected: str) -> dict[str, Any
         "p equal": equivalence(sample, margin),
         "as expected": int((np.sign(sample) == SIGNS[expected]).sum()),
         "n": len(sample),
+        "sample": sample,
     }
 
 
@@ -145,7 +145,7 @@ def verdict(test: dict[str, Any]) -> str:
 
 
 def growth(values: pd.DataFrame) -> pd.Series:
-    """Return ln of the projection's rank at epoch 15 minus epoch 10, of SimSiam's arms."""
+    """Return ln of the projection's rank at epoch 15 minus epoch 10, of the arms of "power"."""
     projection = values.xs("power", level="setting")["projection"]
     return np.log(projection[SWITCHED] / projection[FIRST - 1])
 
@@ -194,9 +194,9 @@ def dose(values: pd.DataFrame) -> pd.DataFrame:
 def growth_on_share(values: pd.DataFrame) -> pd.DataFrame:
     """Return the slope of growth over the share of the rotation on each data set."""
     slopes: dict[str, list[float]] = {}
-    by_seed = growth(values).unstack("arm")[list(SHARES)]
+    by_seed = growth(values).unstack("arm")[[f"rotated {share:g}" for share in SHARES]]
     for (data, _), of_seed in by_seed.iterrows():
-        slope, _ = np.polyfit(list(SHARES.values()), of_seed, 1)
+        slope, _ = np.polyfit(SHARES, of_seed, 1)
         slopes.setdefault(data, []).append(slope)
     tests = {data: difference(slopes[data]) for data in data_sets(values)}
     return pd.DataFrame.from_dict(tests, orient="index").rename_axis("data").reset_index()

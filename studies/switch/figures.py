@@ -30,12 +30,12 @@ FIGURES = {
     "switch_filter": Panels(
         "SimSiam with the target filter σ^-0.5",
         {
-            ("power", "off"): "filter off",
-            ("power", "p 0.5"): "reversed (p = 0.5)",
-            ("power", "rotated 1"): "same gap, rotated",
-            ("power", "scrambled"): "same gap, random order",
-            ("power", "covariance"): "no gap, covariance term",
-            ("identity", "on"): "filter on after no filter",
+            ("power", "off"): "no filter",
+            ("power", "p 0.5"): "filter σ^0.5",
+            ("power", "rotated 1"): "target rotated",
+            ("power", "scrambled"): "singular values shuffled",
+            ("power", "covariance"): "no filter, covariance term",
+            ("identity", "on"): "filter added after ten epochs without",
         },
     ),
     "switch_methods": Panels(
@@ -44,7 +44,7 @@ FIGURES = {
             ("SimSiam", "no predictor"): "SimSiam, no predictor",
             ("BYOL", "no predictor"): "BYOL, no predictor",
             ("BYOL", "online target"): "BYOL, no momentum",
-            ("SwAV", "softmax"): "SwAV, softmax",
+            ("SwAV", "softmax"): "SwAV, no Sinkhorn",
             ("DINO", "no centring"): "DINO, no centring",
             ("DINO", "no sharpening"): "DINO, no sharpening",
         },

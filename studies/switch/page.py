@@ -1,7 +1,6 @@
 """The study's command, and what its pages say about the table."""
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import pandas as pd
 
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.train import compose
+from studies.intervals import mean_of_groups
 from studies.mechanism.page import STUDY as FIRST_TRIAL
 from studies.mechanism.page import Numbers
 from studies.study import Study, numbers
@@ -18,14 +18,16 @@ from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit, planned, train
 from studies.training import OK, ROOT
 
 PIXELS = ROOT / "studies" / "switch" / "pixels.csv"
+UNDECIDED = "undecided"
 WORDS = {
-    "down": "falls",
-    "up": "rises",
-    "down, less than the margin": "falls slightly",
-    "up, less than the margin": "rises slightly",
+    "down": "lower",
+    "up": "higher",
+    "down, less than the margin": "lower",
+    "up, less than the margin": "higher",
     "no difference": "no change",
-    "undecided": "undecided",
+    UNDECIDED: UNDECIDED,
 }
+MARKS = {UNDECIDED: "{}", "no difference": "{} ="}  # the others are bold
 
 
 class Effects:
@@ -46,26 +48,40 @@ class Effects:
         return tests.loc[[(arm, kind, column)]]
 
     def answer(self, *arm: str) -> str:
-        """Return the verdict that all data sets share; otherwise what was shown, and where."""
-        tests = self.tests(*arm)
-        says = tests["says"].unique()
-        if len(says) == 1:
-            return WORDS[says[0]]
-        shown = tests[tests["says"] != "undecided"].groupby("says", sort=False)["data"]
-        parts = [f"{WORDS[verdict]} on {', '.join(names)}" for verdict, names in shown]
-        return f"differs: {'; '.join(parts)}"
+        """Return what the tests of a rank show, and on how many data sets if not on all."""
+        says = self.tests(*arm)["says"].map(WORDS)
+        shown = says[says != UNDECIDED].value_counts()
+        if shown.empty:
+            return UNDECIDED
+        if shown.iloc[0] == len(says):
+            return shown.index[0]
+        counts = [f"{verdict} on {count}" for verdict, count in shown.items()]
+        return f"{', '.join(counts)} of {len(says)}"
 
     def where(self, verdict: str, *arm: str) -> str:
         """Return the data sets on which an arm has this verdict."""
         tests = self.tests(*arm)
         names = tests.loc[tests["says"].str.startswith(verdict), "data"].tolist()
+        if not names:
+            return "no set"
         if len(names) == len(tests):
             return "all sets"
-        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "no set"
+        *first, last = names
+        return f"{', '.join(first)} and {last}" if first else last
 
     def factors(self, *arm: str) -> list[str]:
-        """Return the effect on a rank as a factor on each data set."""
-        return in_intervals("{:.2f} ({:.2f} to {:.2f})", np.exp, self.tests(*arm))
+        """Return the effect on a rank as a factor on each data set, marked by its verdict."""
+        factors = []
+        for test in self.tests(*arm).to_dict("records"):
+            mark = MARKS.get(test["says"], "**{}**")
+            factors.append(mark.format(f"{np.exp(test['mean']):.2f}"))
+        return factors
+
+    def mean_factor(self, *arm: str) -> str:
+        """Return the geometric mean of the factors over the data sets, with its interval."""
+        test = mean_of_groups(self.tests(*arm)["sample"])
+        mean, low, high = (np.exp(test[name]) for name in ("mean", "low", "high"))
+        return f"{mean:.2f} ({low:.2f} to {high:.2f})"
 
     def factor(self, *arm: str) -> str:
         """Return the smallest and largest mean effect on a rank, as factors."""
@@ -75,17 +91,17 @@ class Effects:
         """Return the smallest and largest mean effect on an accuracy."""
         return span("{:+.1f}", self.tests(*arm)["mean"])
 
-    def seeds(self, *arm: str) -> str:
-        """Return how many seeds moved as predicted."""
-        tests = self.tests(*arm)
-        return f"{tests['as expected'].sum()} of {tests['n'].sum()}"
+    def lower(self, *arm: str) -> str:
+        """Count the runs whose value is lower than that of the run they are compared with."""
+        samples = self.tests(*arm)["sample"].explode()
+        return f"{(samples < 0).sum()} of {len(samples)}"
 
     def gap(self, setting: str, arm: str) -> str:
-        """Return how many times the online rank the target's is."""
+        """Return the ratio of the target's rank to the online rank."""
         return span("{:.1f}", self.gaps(setting, arm))
 
     def change_of_gap(self, setting: str, arm: str) -> str:
-        """Return that number without and with the switch, as means of the data sets."""
+        """Return this ratio without and with the switch, averaged over the data sets."""
         before, after = (self.gaps(setting, name).mean() for name in (UNSWITCHED, arm))
         return f"{before:.1f} → {after:.1f}"
 
@@ -108,15 +124,6 @@ def span(form: str, means: pd.Series) -> str:
     """Return the smallest and the largest of the means on the data sets."""
     low, high = form.format(means.min()), form.format(means.max())
     return low if low == high else f"{low} to {high}"
-
-
-def in_intervals(form: str, scale: Callable[[float], float], tests: pd.DataFrame) -> list[str]:
-    """Return the mean and the interval of each test."""
-    parts = []
-    for test in tests.to_dict("records"):
-        values = [scale(test[name]) for name in ("mean", "low", "high")]
-        parts.append(form.format(*values))
-    return parts
 
 
 def analyse(table: pd.DataFrame) -> dict[str, Any]:

@@ -5,12 +5,13 @@ import random
 
 import pandas as pd
 import pytest
+from scipy import stats
 
 from studies import study
 from studies.alarms.judging import shares
 from studies.alarms.page import STUDY as ALARMS
 from studies.evidence.page import STUDY as EVIDENCE
-from studies.intervals import difference, holm
+from studies.intervals import difference, holm, mean_of_groups
 from studies.mechanism.page import STUDY as MECHANISM
 from studies.methods.page import STUDY as METHODS
 from studies.switch.page import STUDY as SWITCH
@@ -79,6 +80,16 @@ def test_a_difference_is_the_same_in_all_seeds():
     assert test["low"] == test["high"] == 2
     assert test["p"] == 0
     assert difference([2.0, 2.0], 2.0)["p"] == 1
+
+
+def test_the_mean_of_two_groups_has_welchs_interval():
+    """The mean of a and b is half of the difference of a and -b."""
+    a, b = [1.0, 2.5, 3.0, 7.0], [4.0, 4.5, 5.5]
+    minus_b = [-value for value in b]
+    expected = stats.ttest_ind(a, minus_b, equal_var=False).confidence_interval(0.95)
+    actual = mean_of_groups([a, b])
+    assert 2 * actual["low"] == pytest.approx(expected.low)
+    assert 2 * actual["high"] == pytest.approx(expected.high)
 
 
 def test_holm_is_the_closed_test_of_bonferroni():
