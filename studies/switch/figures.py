@@ -35,7 +35,7 @@ FIGURES = {
             ("power", "rotated 1"): "target rotated",
             ("power", "scrambled"): "singular values shuffled",
             ("power", "covariance"): "no filter, covariance term",
-            ("identity", "on"): "filter added after ten epochs without",
+            ("identity", "on"): "filter added, none before",
         },
     ),
     "switch_methods": Panels(

@@ -87,32 +87,38 @@ class Effects:
         """Return the smallest and largest mean effect on a rank, as factors."""
         return span("{:.2f}", np.exp(self.tests(*arm)["mean"]))
 
-    def points(self, *arm: str) -> str:
-        """Return the smallest and largest mean effect on an accuracy."""
-        return span("{:+.1f}", self.tests(*arm)["mean"])
+    def lost(self, *arm: str) -> str:
+        """Return the smallest and largest mean loss of accuracy, in points."""
+        return span("{:.1f}", -self.tests(*arm)["mean"])
 
     def lower(self, *arm: str) -> str:
         """Count the runs whose value is lower than that of the run they are compared with."""
         samples = self.tests(*arm)["sample"].explode()
         return f"{(samples < 0).sum()} of {len(samples)}"
 
-    def gap(self, setting: str, arm: str) -> str:
-        """Return the ratio of the target's rank to the online rank."""
-        return span("{:.1f}", self.gaps(setting, arm))
+    def verdicts(self, question: str, arm: str) -> dict[str, int]:
+        """Count the verdicts of all tests of an arm: its outcomes, columns and data sets."""
+        tests = self.questions[question]
+        return tests.loc[tests["arm"] == arm, "says"].map(WORDS).value_counts().to_dict()
 
-    def change_of_gap(self, setting: str, arm: str) -> str:
-        """Return this ratio without and with the switch, averaged over the data sets."""
-        before, after = (self.gaps(setting, name).mean() for name in (UNSWITCHED, arm))
+    def change_of_gap(self, setting: str, arm: str, against: str = UNSWITCHED) -> str:
+        """Return the ratio of target rank to online rank in the other run and in this one."""
+        before, after = (self.gaps(setting, name).mean() for name in (against, arm))
         return f"{before:.1f} → {after:.1f}"
 
     def gaps(self, setting: str, arm: str) -> pd.Series:
         gaps = effects.gaps(self.values).groupby(["setting", "arm", "data"]).mean()
         return np.exp(gaps[setting, arm])
 
-    def since_switch(self, setting: str, arm: str, end: int) -> str:
-        """Return the projection's rank after an epoch, divided by that after epoch 10."""
-        ranks = np.log(self.values.xs((setting, arm), level=("setting", "arm"))["projection"])
-        return span("{:.2f}", np.exp((ranks[end] - ranks[10]).groupby("data").mean()))
+    def ranks(self, setting: str, arm: str, column: str, epoch: int) -> pd.Series:
+        """Return the geometric mean of a rank on each data set."""
+        ranks = self.values.xs((setting, arm), level=("setting", "arm"))[column, epoch]
+        return np.exp(np.log(ranks).groupby("data").mean())
+
+    def since_switch(self, setting: str, arm: str) -> str:
+        """Return the projection's rank in epoch 15, divided by that in epoch 10."""
+        late, early = (self.ranks(setting, arm, "projection", epoch) for epoch in (15, 10))
+        return span("{:.2f}", late / early)
 
     def remaining(self, setting: str, arm: str) -> str:
         """Return the projection's rank after training, divided by that of the unswitched run."""

@@ -366,7 +366,7 @@ def test_the_page_names_effects_as_factors():
     assert float(covariance.group(1)) == pytest.approx(2, abs=0.1)
     end = re.search(r"In epoch 30 it is (\d.\d\d) to", page)
     assert float(end.group(1)) == pytest.approx(1, abs=0.05)
-    assert "Interim" in page
+    assert "Each data set has 6 seeds" in page
     assert "| off | icons | switched | projection | -0." in appendix
 
 
