@@ -7,7 +7,8 @@ from benchmarks import operators
 # Operators of everything but the views, on a ResNet-18. They were 1,232 and 2,003 when each weight
 # had operators of its own in the optimiser and in BYOL's average.
 BOUNDS = {
-    "SimSiam, σ^-0.5": 950,
+    "SimSiam, learned predictor": 900,
+    "SimSiam, σ^-0.5": 900,
     "BYOL, learned predictor": 1200,
 }
 
@@ -16,7 +17,7 @@ BOUNDS = {
 def test_a_step_of_cifar_has_few_operators(name):
     counts = operators.count(operators.SETTINGS[name])
     assert 300 < counts["views"] <= 450
-    assert 500 < counts.total() - counts["views"] <= BOUNDS[name]
+    assert 500 < operators.launched(counts) <= BOUNDS[name]
 
 
 def test_every_part_is_printed(capsys, monkeypatch):
@@ -29,4 +30,5 @@ def test_every_part_is_printed(capsys, monkeypatch):
     counts = {part: int(number) for part, number in table[1:]}
     assert list(counts) == [*dict.fromkeys(operators.PARTS.values()), "rest", "all but the views"]
     assert counts["rest"] < 20
+    del counts["in a CUDA graph"]
     assert min(counts.values()) > 0
