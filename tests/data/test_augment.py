@@ -1,5 +1,6 @@
 """Views against torchvision: the same parameters give the same images, and the same statistics."""
 
+import dataclasses
 import hashlib
 import itertools
 import math
@@ -118,6 +119,24 @@ def test_blur_equals_torchvision(size, radius):
     for image, sigma, view in zip(x, sigmas.tolist(), actual):
         expected = tv.gaussian_blur(image, 2 * radius + 1, sigma)
         assert_close(view, expected, atol=2e-6)
+
+
+def test_a_blur_reaches_at_most_to_the_other_side_of_a_view():
+    """Reflected edges need a kernel that is narrower than the image."""
+    sharp = Pipeline(size=6, num_crops=1)
+    blurred = dataclasses.replace(sharp, blur=1.0, blur_sigma=(2.0, 2.0))  # reaches 8 pixels
+    x = images(3, height=6, width=6)
+    u = uniforms(3)[None]
+    expected = operations.blur(sharp(x, u)[0], torch.full((3,), 2.0), radius=5)
+    assert torch.equal(blurred(x, u)[0], expected)
+
+
+def test_every_draw_has_its_own_column():
+    tries = range(2 * draws.TRIES)
+    factors = range(draws.FACTORS, draws.FACTORS + 4)
+    single = "TOP LEFT FLIP ROTATE JITTER ORDER GREY BLUR SIGMA SOLARIZE"
+    columns = [getattr(draws, name) for name in single.split()]
+    assert sorted([*tries, *factors, *columns]) == list(range(DRAWS))
 
 
 def test_operations_come_in_solo_learns_order():
