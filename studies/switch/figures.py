@@ -28,7 +28,7 @@ class Panels(NamedTuple):
 
 FIGURES = {
     "switch_filter": Panels(
-        "SimSiam with the target filter σ^-0.5",
+        "SimSiam while its target filter is switched",
         {
             ("power", "off"): "no filter",
             ("power", "p 0.5"): "filter σ^0.5",
