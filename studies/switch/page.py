@@ -39,6 +39,7 @@ class Effects:
     def __init__(self, values: pd.DataFrame, questions: dict[str, pd.DataFrame]) -> None:
         self.values = values
         self.questions = questions
+        self.gaps = effects.gaps(values).groupby(["setting", "arm", "data"]).mean()
 
     def tests(
         self, question: str, arm: str, column: str = "projection", kind: str = "switched"
@@ -103,12 +104,8 @@ class Effects:
 
     def change_of_gap(self, setting: str, arm: str, against: str = UNSWITCHED) -> str:
         """Return the ratio of target rank to online rank in the other run and in this one."""
-        before, after = (self.gaps(setting, name).mean() for name in (against, arm))
+        before, after = (np.exp(self.gaps[setting, name]).mean() for name in (against, arm))
         return f"{before:.1f} → {after:.1f}"
-
-    def gaps(self, setting: str, arm: str) -> pd.Series:
-        gaps = effects.gaps(self.values).groupby(["setting", "arm", "data"]).mean()
-        return np.exp(gaps[setting, arm])
 
     def ranks(self, setting: str, arm: str, column: str, epoch: int) -> pd.Series:
         """Return the geometric mean of a rank on each data set."""
@@ -144,20 +141,20 @@ def analyse(table: pd.DataFrame) -> dict[str, Any]:
     unswitched = values.xs(UNSWITCHED, level="arm")
     accuracies = unswitched[[("knn", 30), ("linear", 30)]].groupby(["data", "setting"]).mean()
     pixels = pd.read_csv(PIXELS, index_col="data")
-    gaps = effects.gaps(values).groupby(["setting", "arm", "data"]).mean()
+    shown = Effects(values, questions)
     thresholds = dose[dose["quantity"] == "threshold"].drop_duplicates("data")
     return {
         "plan": PLAN,
         "seeds": {data: len(set(complete.loc[complete["data"] == data, "seed"])) for data in names},
         "settings": list(PLAN["settings"]),
         "questions": questions,
-        "effects": Effects(values, questions),
+        "effects": shown,
         "dose": dose,
         "span": span,
         "thresholds": np.exp(thresholds["mean"]),
         "shares": effects.growth_on_share(values),
         "points": points(values),
-        "gaps": gaps.unstack()[names],
+        "gaps": shown.gaps.unstack()[names],
         "pixels": in_words(pixels),
         "unswitched": in_words(accuracies),
         "first": Numbers(FIRST_TRIAL.read(), "sufficient"),
