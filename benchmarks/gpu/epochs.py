@@ -34,8 +34,9 @@ class Run(NamedTuple):
 RUNS = {
     # Spectra in each epoch, kNN in the last one, and at least one checkpoint.
     "as users start it": Run([], 4),
+    "the same without CUDA graphs": Run(["backbone.cuda_graph=false"]),
     "no spectra, kNN or checkpoint": Run(NONE),
-    "the same, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
+    "none of these, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
     "kNN alone": Run([*NONE, "knn.every_n_epochs=1"], 2),
     "checkpoint alone": Run([*NONE, "checkpoint.every_n_epochs=1"], 2),
 }

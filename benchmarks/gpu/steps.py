@@ -37,7 +37,7 @@ SMALL = [
     "method.kwargs.proj_hidden_dim=16",
     "method.kwargs.proj_output_dim=16",
 ]
-FUSED = "optimizer.fused=true"  # as with trainer=gpu
+AS_ON_A_GPU = ["optimizer.fused=true", "backbone.cuda_graph=true"]  # as with trainer=gpu
 
 
 def bare_solo_learn(cfg: DictConfig) -> nn.Module:
@@ -49,6 +49,8 @@ def bare_solo_learn(cfg: DictConfig) -> nn.Module:
 def contestants(bench: Bench, options: Sequence[str], dtype: torch.dtype | None) -> Calls:
     """Return a ResNet-18's steps: each filter, other ways to compute σ^-0.5, and other loops."""
     calls = dict(our_steps(bench, options, *FILTERS))
+    one_by_one = [*options, "backbone.cuda_graph=false"]
+    calls["learned predictor, no graphs"] = filtered_step(bench, one_by_one, "learned predictor")
     by_eigh = [*options, "filter.solver=eigh"]
     calls["σ^-0.5 by eigh"] = filtered_step(bench, by_eigh, "σ^-0.5")
     step = filtered_step(bench, options, "identity")
@@ -65,10 +67,8 @@ def contestants(bench: Bench, options: Sequence[str], dtype: torch.dtype | None)
 
 def filtered_step(bench: Bench, options: Sequence[str], name: str) -> Step:
     """Return a step as ``trainer=gpu`` builds it."""
-    overrides = ["method=simsiam", *FILTERS[name], *options]
-    if bench.on_gpu:
-        overrides.append(FUSED)
-    return Step(bench.device, *overrides)
+    defaults = AS_ON_A_GPU if bench.on_gpu else []
+    return Step(bench.device, "method=simsiam", *FILTERS[name], *defaults, *options)
 
 
 def our_steps(bench: Bench, options: Sequence[str], *names: str) -> Calls:

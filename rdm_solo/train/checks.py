@@ -62,6 +62,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "scheduler.min_lr": (check_number, 0),
     "backbone.stem": (check_choice, ("small", "imagenet")),
     "backbone.channels_last": (check_bool,),
+    "backbone.cuda_graph": (check_bool,),
     "backbone.kwargs.zero_init_residual": (check_bool,),
     "backbone.kwargs.width": (check_integer, 1),
     "backbone.kwargs.in_channels": (check_integer, 1),
@@ -94,6 +95,7 @@ ALTERNATIVES: dict[str, str | None] = {
     "threads": None,
     "checkpoint.every_n_epochs": None,
     "checkpoint.min_seconds": None,
+    "backbone.cuda_graph": None,
     "optimizer.fused": None,
     "trainer.benchmark": None,
     "trainer.precision": None,
@@ -136,6 +138,10 @@ def check(cfg: DictConfig) -> None:
         raise UserError(
             "checkpoint.best=true would be ignored, because no kNN accuracy is measured with "
             "knn.every_n_epochs=0."
+        )
+    if cfg.backbone.compile and cfg.backbone.cuda_graph:
+        raise UserError(
+            "backbone.compile cannot be combined with backbone.cuda_graph=true: choose one of them."
         )
     if cfg.share_epochs and cfg.checkpoint.best:
         raise UserError(

@@ -48,7 +48,7 @@ def run(
     processes.limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = building.build(model_cfg, dataset.labelled)
-    building.prepare(model, cfg.backbone.channels_last, cfg.backbone.compile)
+    building.prepare(model, cfg.backbone)
     channels = backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs)
     data = DataModule(dataset, views, cfg.batch_size, cfg.seed, channels)
 

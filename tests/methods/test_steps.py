@@ -9,7 +9,8 @@ from rdm_solo import methods
 def test_the_average_of_weights_is_solo_learns_bit_for_bit():
     """Weights keep their strides, also 1x1 and single-channel convolutions in channels-last."""
     model = make("method=byol", "backbone.name=resnet18", "backbone.kwargs={}")
-    methods.prepare(model, channels_last=True, compiler=False)
+    assert model.run_config.backbone.channels_last
+    methods.prepare(model, model.run_config.backbone)
     pairs = list(model.momentum_pairs)
     for tau in (0.99, 0.99612, 0.5):
         model.momentum_updater.cur_tau = tau

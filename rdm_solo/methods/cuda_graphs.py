@@ -1,0 +1,140 @@
+"""A backbone's training passes as CUDA graphs.
+
+On a fast GPU, launching a small network's kernels takes longer than computing them
+(benchmarks/gpu.md). A CUDA graph launches all kernels of a pass at once.
+"""
+
+import gc
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from rdm_solo.ground.errors import UserError, first_line
+
+# Passes before a capture, in which libraries allocate memory and cuDNN chooses its algorithms.
+WARM_UPS = 3
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class Passes(NamedTuple):
+    """A forward and a backward pass as graphs, and the tensors that they read and write."""
+
+    images: Tensor
+    weights: Sequence[nn.Parameter]
+    forward: torch.cuda.CUDAGraph
+    output: Tensor
+    output_gradient: Tensor
+    backward: torch.cuda.CUDAGraph
+    gradients: Sequence[Tensor]  # of the weights
+
+
+class ReplayedForward:
+    """A backbone's ``forward`` that replays graphs in training.
+
+    A graph keeps the activations of its forward pass until its backward pass. So each view of a
+    step has its own graphs. They are captured when a view of this shape first needs them.
+
+    In evaluation, or if a layer has hooks, which a graph would not call, this is the original
+    ``forward``.
+    """
+
+    def __init__(self, backbone: nn.Module) -> None:
+        self._backbone = backbone
+        self._forward: Callable[[Tensor], Tensor] = backbone.forward
+        _, *self._layers = backbone.modules()  # the first one is the backbone itself
+        self._passes: dict[tuple[Any, ...], Passes] = {}
+        self._views = 0  # calls since the last backward pass
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self._can_replay(x):
+            return self._forward(x)
+        key = self._views, x.shape, x.dtype
+        if key not in self._passes:
+            self._passes[key] = self._capture(x)
+        passes = self._passes[key]
+        self._views += 1
+        output: Tensor = _Replay.apply(passes, x, *passes.weights)
+        output.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
+        return output
+
+    def _on_backward(self, gradient: Tensor) -> None:
+        """Start with the first graphs again: the next call belongs to another step."""
+        self._views = 0
+
+    def _can_replay(self, x: Tensor) -> bool:
+        if not self._backbone.training or not torch.is_grad_enabled():
+            return False
+        if not x.is_cuda or x.requires_grad:
+            return False
+        return not any(getattr(layer, hooks) for layer in self._layers for hooks in HOOKS)
+
+    def _capture(self, x: Tensor) -> Passes:
+        """Capture the passes for such images; buffers and random numbers stay as they are."""
+        gc.collect()  # graphs of an earlier run must not be destroyed during a capture
+        weights = [weight for weight in self._backbone.parameters() if weight.requires_grad]
+        buffers = list(self._backbone.buffers())
+        values = [buffer.clone() for buffer in buffers]
+        # A cached cast of a weight would keep the value that the weight has now.
+        enabled = torch.is_autocast_enabled("cuda")
+        uncached = torch.autocast("cuda", enabled=enabled, cache_enabled=False)
+        try:
+            with torch.random.fork_rng([x.device]), uncached:
+                return _capture(self._forward, x, weights)
+        except RuntimeError as error:
+            raise UserError(
+                f"the backbone cannot be captured as a CUDA graph ({first_line(error)}): pass "
+                "backbone.cuda_graph=false."
+            ) from error
+        finally:
+            for buffer, value in zip(buffers, values):
+                buffer.copy_(value)
+
+
+def _capture(
+    forward: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[nn.Parameter]
+) -> Passes:
+    """Capture a forward and a backward pass for images of this shape."""
+    images = x.clone()
+    stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(x.device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            output = forward(images)
+            output_gradient = torch.ones_like(output)
+            gradients = torch.autograd.grad(output, weights, output_gradient, allow_unused=True)
+            used = [gradient is not None for gradient in gradients]
+            weights = list(itertools.compress(weights, used))
+    torch.cuda.current_stream(x.device).wait_stream(stream)
+    # Other threads may use the device meanwhile, such as the one that pins a loader's memory.
+    options: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first, **options):
+        output = forward(images)
+    with torch.cuda.graph(second, pool=first.pool(), **options):
+        gradients = torch.autograd.grad(output, weights, output_gradient)
+    return Passes(images, weights, first, output.detach(), output_gradient, second, gradients)
+
+
+class _Replay(torch.autograd.Function):
+    """Replay both passes. Results are copied, because the next replay overwrites the graph's."""
+
+    @staticmethod
+    def forward(ctx: Any, passes: Passes, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.passes = passes
+        passes.images.copy_(x)
+        passes.forward.replay()
+        return passes.output.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        passes: Passes = ctx.passes
+        passes.output_gradient.copy_(gradient)
+        passes.backward.replay()
+        copies = [torch.empty_like(static) for static in passes.gradients]
+        torch._foreach_copy_(copies, list(passes.gradients))
+        return None, None, *copies
