@@ -31,6 +31,7 @@ SECTIONS = {
     "decompositions": heads.decompositions,
     "filters": heads.filters,
     "steps": steps.steps,
+    "graphs": steps.graphs,
     "spectra": steps.spectra,
     "watch": steps.watch,
     "epochs": epochs.epochs,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.loops import plain_epochs
-from benchmarks.gpu.steps import SMALL
+from benchmarks.gpu.steps import GRAPHS, SMALL
 from rdm_solo.data import loader
 from rdm_solo.train import compose
 from rdm_solo.train.training_data import make_data
@@ -34,11 +34,11 @@ class Run(NamedTuple):
 RUNS = {
     # Spectra in each epoch, kNN in the last one, and at least one checkpoint.
     "as users start it": Run([], 4),
-    "the same without CUDA graphs": Run(["backbone.cuda_graph=false"]),
     "no spectra, kNN or checkpoint": Run(NONE),
     "none of these, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
     "kNN alone": Run([*NONE, "knn.every_n_epochs=1"], 2),
     "checkpoint alone": Run([*NONE, "checkpoint.every_n_epochs=1"], 2),
+    "as users start it, CUDA graphs": Run([GRAPHS]),
 }
 
 

@@ -37,7 +37,8 @@ SMALL = [
     "method.kwargs.proj_hidden_dim=16",
     "method.kwargs.proj_output_dim=16",
 ]
-AS_ON_A_GPU = ["optimizer.fused=true", "backbone.cuda_graph=true"]  # as with trainer=gpu
+FUSED = "optimizer.fused=true"  # as with trainer=gpu
+GRAPHS = "backbone.cuda_graph=true"
 
 
 def bare_solo_learn(cfg: DictConfig) -> nn.Module:
@@ -49,8 +50,6 @@ def bare_solo_learn(cfg: DictConfig) -> nn.Module:
 def contestants(bench: Bench, options: Sequence[str], dtype: torch.dtype | None) -> Calls:
     """Return a ResNet-18's steps: each filter, other ways to compute σ^-0.5, and other loops."""
     calls = dict(our_steps(bench, options, *FILTERS))
-    one_by_one = [*options, "backbone.cuda_graph=false"]
-    calls["learned predictor, no graphs"] = filtered_step(bench, one_by_one, "learned predictor")
     by_eigh = [*options, "filter.solver=eigh"]
     calls["σ^-0.5 by eigh"] = filtered_step(bench, by_eigh, "σ^-0.5")
     step = filtered_step(bench, options, "identity")
@@ -67,8 +66,10 @@ def contestants(bench: Bench, options: Sequence[str], dtype: torch.dtype | None)
 
 def filtered_step(bench: Bench, options: Sequence[str], name: str) -> Step:
     """Return a step as ``trainer=gpu`` builds it."""
-    defaults = AS_ON_A_GPU if bench.on_gpu else []
-    return Step(bench.device, "method=simsiam", *FILTERS[name], *defaults, *options)
+    overrides = ["method=simsiam", *FILTERS[name], *options]
+    if bench.on_gpu:
+        overrides.append(FUSED)
+    return Step(bench.device, *overrides)
 
 
 def our_steps(bench: Bench, options: Sequence[str], *names: str) -> Calls:
@@ -120,6 +121,22 @@ def steps(bench: Bench) -> None:
         del calls
         if bench.on_gpu:
             torch.cuda.empty_cache()
+    bench.write()
+
+
+def graphs(bench: Bench) -> None:
+    """Time a step of SimSiam with and without CUDA graphs."""
+    options = SMALL if bench.small else ["batch_size=256"]
+    dtype = HALF if bench.on_gpu else None
+    calls: Calls = {}
+    for name in BARS:
+        calls[name] = filtered_step(bench, options, name)
+        calls[f"{name}, CUDA graphs"] = filtered_step(bench, [*options, GRAPHS], name)
+    calls = {name: with_autocast(call, bench, dtype) for name, call in calls.items()}
+    bench.write("## A step with and without CUDA graphs, ResNet-18, batch 256, bf16 (ms)\n")
+    bench.head(["head", "GPU", "wall", "waits"])
+    for name, (gpu, wall) in bench.times(calls).items():
+        bench.row([name, digits(gpu), digits(wall), bench.waits(calls[name])])
     bench.write()
 
 

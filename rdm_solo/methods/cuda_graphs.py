@@ -5,13 +5,13 @@ On a fast GPU, launching a small network's kernels takes longer than computing t
 """
 
 import gc
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from rdm_solo.ground.errors import UserError, first_line
 
@@ -24,7 +24,7 @@ class Passes(NamedTuple):
     """A forward and a backward pass as graphs, and the tensors that they read and write."""
 
     images: Tensor
-    weights: Sequence[nn.Parameter]
+    weights: Sequence[Tensor]
     forward: torch.cuda.CUDAGraph
     output: Tensor
     output_gradient: Tensor
@@ -43,22 +43,21 @@ class ReplayedForward:
     """
 
     def __init__(self, backbone: nn.Module) -> None:
-        self._backbone = backbone
-        self._forward: Callable[[Tensor], Tensor] = backbone.forward
-        _, *self._layers = backbone.modules()  # the first one is the backbone itself
+        self._original = Original(backbone)
+        _, _, *self._layers = self._original.modules()  # without the backbone itself
         self._passes: dict[tuple[Any, ...], Passes] = {}
         self._views = 0  # calls since the last backward pass
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Any:
         if not self._can_replay(x):
-            return self._forward(x)
+            return self._original(x)
         key = self._views, x.shape, x.dtype
         if key not in self._passes:
             self._passes[key] = self._capture(x)
         passes = self._passes[key]
         self._views += 1
-        output: Tensor = _Replay.apply(passes, x, *passes.weights)
-        output.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
+        output = _Replay.apply(passes, x, *passes.weights)
+        output.register_hook(self._on_backward)
         return output
 
     def _on_backward(self, gradient: Tensor) -> None:
@@ -66,7 +65,7 @@ class ReplayedForward:
         self._views = 0
 
     def _can_replay(self, x: Tensor) -> bool:
-        if not self._backbone.training or not torch.is_grad_enabled():
+        if not self._original.backbone.training or not torch.is_grad_enabled():
             return False
         if not x.is_cuda or x.requires_grad:
             return False
@@ -75,15 +74,14 @@ class ReplayedForward:
     def _capture(self, x: Tensor) -> Passes:
         """Capture the passes for such images; buffers and random numbers stay as they are."""
         gc.collect()  # graphs of an earlier run must not be destroyed during a capture
-        weights = [weight for weight in self._backbone.parameters() if weight.requires_grad]
-        buffers = list(self._backbone.buffers())
+        buffers = list(self._original.buffers())
         values = [buffer.clone() for buffer in buffers]
         # A cached cast of a weight would keep the value that the weight has now.
         enabled = torch.is_autocast_enabled("cuda")
         uncached = torch.autocast("cuda", enabled=enabled, cache_enabled=False)
         try:
             with torch.random.fork_rng([x.device]), uncached:
-                return _capture(self._forward, x, weights)
+                return _capture(self._original, x)
         except RuntimeError as error:
             raise UserError(
                 f"the backbone cannot be captured as a CUDA graph ({first_line(error)}): pass "
@@ -94,29 +92,61 @@ class ReplayedForward:
                 buffer.copy_(value)
 
 
-def _capture(
-    forward: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[nn.Parameter]
-) -> Passes:
+class Original(nn.Module):
+    """A backbone with its original ``forward``; hooks on the backbone itself are not called."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self._forward = backbone.forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self._forward(x)
+
+    def trained_weights(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+
+def _capture(original: Original, x: Tensor) -> Passes:
     """Capture a forward and a backward pass for images of this shape."""
     images = x.clone()
+    weights = original.trained_weights()
+    aliases = own_leaves(weights)
+
+    def forward() -> Any:
+        return functional_call(original, aliases, images)
+
+    def backward(output: Tensor, gradient: Tensor) -> Sequence[Tensor | None]:
+        leaves = list(aliases.values())
+        return torch.autograd.grad(output, leaves, gradient, allow_unused=True)
+
     stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(x.device))
     with torch.cuda.stream(stream):
         for _ in range(WARM_UPS):
-            output = forward(images)
+            output = forward()
             output_gradient = torch.ones_like(output)
-            gradients = torch.autograd.grad(output, weights, output_gradient, allow_unused=True)
-            used = [gradient is not None for gradient in gradients]
-            weights = list(itertools.compress(weights, used))
+            backward(output, output_gradient)
     torch.cuda.current_stream(x.device).wait_stream(stream)
     # Other threads may use the device meanwhile, such as the one that pins a loader's memory.
     options: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first, **options):
-        output = forward(images)
+        output = forward()
     with torch.cuda.graph(second, pool=first.pool(), **options):
-        gradients = torch.autograd.grad(output, weights, output_gradient)
-    return Passes(images, weights, first, output.detach(), output_gradient, second, gradients)
+        gradients = backward(output, output_gradient)
+    used = [weight for weight, g in zip(weights.values(), gradients) if g is not None]
+    known = [g for g in gradients if g is not None]
+    return Passes(images, used, first, output.detach(), output_gradient, second, known)
+
+
+def own_leaves(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return other leaves of autograd in the same memory.
+
+    Autograd sums a leaf's gradients on the stream on which the leaf was first used. The training
+    step uses the weights on the default stream, which cannot take part in a capture.
+    """
+    return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
 
 
 class _Replay(torch.autograd.Function):

@@ -95,7 +95,6 @@ ALTERNATIVES: dict[str, str | None] = {
     "threads": None,
     "checkpoint.every_n_epochs": None,
     "checkpoint.min_seconds": None,
-    "backbone.cuda_graph": None,
     "optimizer.fused": None,
     "trainer.benchmark": None,
     "trainer.precision": None,

@@ -7,7 +7,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import settings
-from rdm_solo.train import claims, processes
+from rdm_solo.train import claims
+from rdm_solo.train.processes import on_cpu
 
 # A checkpoint can take longer than an epoch of small images on a GPU.
 SECONDS = 60
@@ -19,14 +20,13 @@ PRINTED = (
     "trainer.benchmark",
     "optimizer.fused",
     "backbone.channels_last",
-    "backbone.cuda_graph",
     "checkpoint.min_seconds",
 )
 
 
 def choose(cfg: DictConfig, folder: Path) -> DictConfig:
     """Return the config of a run in this folder with a value for each option that is null."""
-    on_gpu = not processes.on_cpu(cfg.trainer)
+    on_gpu = not on_cpu(cfg.trainer)
     has_bfloat16 = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     values = defaults(cfg, on_gpu, has_bfloat16)
     earlier = claims.earlier_config(cfg, folder)
@@ -47,7 +47,6 @@ def defaults(cfg: DictConfig, on_gpu: bool, has_bfloat16: bool) -> dict[str, Any
     values: dict[str, Any] = {
         "trainer.precision": "32-true",
         "optimizer.fused": False,
-        "backbone.cuda_graph": False,
         "checkpoint.every_n_epochs": 1,
         "checkpoint.min_seconds": 0,
     }
@@ -61,9 +60,6 @@ def defaults(cfg: DictConfig, on_gpu: bool, has_bfloat16: bool) -> dict[str, Any
     is_scaled = cfg.trainer.precision == "16-mixed"
     loops = cfg.optimizer.kwargs.keys() & {"foreach", "differentiable"}  # torch refuses both
     values["optimizer.fused"] = cfg.optimizer.name != "lars" and not is_scaled and not loops
-    # Several processes have not been tested, and a compiled backbone is not captured as well.
-    one_process = processes.world_size(cfg.trainer) == 1
-    values["backbone.cuda_graph"] = one_process and not cfg.backbone.compile
     if cfg.checkpoint.every_n_epochs is None and not cfg.checkpoint.keep:
         values["checkpoint.min_seconds"] = SECONDS
     return values

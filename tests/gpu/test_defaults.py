@@ -28,7 +28,6 @@ def test_a_run_chooses_fast_options_prints_and_records_them(tmp_path):
         "trainer.benchmark": True,
         "optimizer.fused": True,
         "backbone.channels_last": True,
-        "backbone.cuda_graph": True,
         "checkpoint.min_seconds": 60,
     }
     if torch.cuda.get_device_capability() >= (8, 0):

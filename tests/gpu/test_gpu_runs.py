@@ -39,9 +39,10 @@ def _restored_settings():
     backend.benchmark, backend.deterministic = benchmark, deterministic
 
 
+@pytest.mark.parametrize("cuda_graph", ["false", "true"])
 @pytest.mark.usefixtures("_restored_settings")
-def test_a_deterministic_run_resumes_bit_for_bit(tmp_path):
-    options = [*RUN, "++trainer.deterministic=true"]
+def test_a_deterministic_run_resumes_bit_for_bit(cuda_graph, tmp_path):
+    options = [*RUN, "++trainer.deterministic=true", f"backbone.cuda_graph={cuda_graph}"]
     expected = tmp_path / "uninterrupted"
     run(expected, *options)
     resumed = tmp_path / "resumed"
