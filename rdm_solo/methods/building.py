@@ -12,6 +12,9 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.methods.cuda_graphs import ReplayedForward
 from rdm_solo.methods.descriptions import method
 
+# torch.compile's modes; other names are backends.
+MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
 
 def build(cfg: DictConfig, labelled: bool = True) -> Any:
     """Return the model that a config names, such as ``models.SimSiam`` for ``simsiam``.
@@ -59,8 +62,9 @@ def prepare(model: Any, options: DictConfig) -> None:
     for backbone in backbones:
         if options.channels_last:
             backbone.to(memory_format=torch.channels_last)
-        if options.compile:
-            backend = "inductor" if options.compile is True else options.compile
-            backbone.compile(backend=backend)
+        if options.compile in MODES:
+            backbone.compile(mode=options.compile)
+        elif options.compile:
+            backbone.compile(backend="inductor" if options.compile is True else options.compile)
     if options.cuda_graph:
         model.backbone.forward = ReplayedForward(model.backbone)

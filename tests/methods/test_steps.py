@@ -1,7 +1,9 @@
 """What a training step leaves out or computes at once changes none of its numbers."""
 
+import pytest
 import torch
-from support.small_methods import batch, loss_of, make
+from support.small_methods import batch, configure, loss_of, make
+from torch import nn
 
 from rdm_solo import methods
 
@@ -44,3 +46,20 @@ def test_accuracies_that_no_logger_shows_change_no_loss():
     without, with_logger = accuracies
     assert without == 0
     assert with_logger > 0
+
+
+@pytest.mark.parametrize(
+    ("compiler", "expected"),
+    [
+        ("true", {"backend": "inductor"}),
+        ("eager", {"backend": "eager"}),
+        ("reduce-overhead", {"mode": "reduce-overhead"}),
+        ("false", None),
+    ],
+)
+def test_a_compiler_is_a_mode_or_a_backend(compiler, expected, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **options: chosen.append(options))
+    overrides = ["method=simsiam", f"backbone.compile={compiler}"]
+    methods.prepare(make(*overrides), configure(*overrides).backbone)
+    assert chosen == ([] if expected is None else [expected])
