@@ -38,7 +38,7 @@ RUNS = {
     "none of these, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
     "kNN alone": Run([*NONE, "knn.every_n_epochs=1"], 2),
     "checkpoint alone": Run([*NONE, "checkpoint.every_n_epochs=1"], 2),
-    "as users start it, CUDA graphs": Run([GRAPHS]),
+    "as users start it, CUDA graphs": Run([GRAPHS], 4),
 }
 
 

@@ -77,9 +77,11 @@ def our_steps(bench: Bench, options: Sequence[str], *names: str) -> Calls:
 
 
 def with_autocast(step: Call, bench: Bench, dtype: torch.dtype | None) -> Call:
-    """Return the call under autocast, or in float32."""
+    """Return the call under autocast, without its cache as in Lightning, or in float32."""
     enabled = dtype is not None
-    autocast = torch.autocast(bench.device, dtype=dtype or HALF, enabled=enabled)
+    autocast = torch.autocast(
+        bench.device, dtype=dtype or HALF, enabled=enabled, cache_enabled=False
+    )
     return autocast(step)
 
 

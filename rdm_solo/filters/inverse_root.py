@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rdm_solo.ground.devices import capturing
+
 # (a, b, c) of each step, by m. A step maps x = lambda^(1/m) to x (a + b x^m + c x^2m). It is the
 # best such approximation of 1 on the interval that the step before leaves, without the part below a
 # hundredth (m = 2) or a tenth (m = 4) of its upper end. Without this limit a step would map some
@@ -169,7 +171,6 @@ def _capture(
             iterate(gram, order, cut)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as a loader's, may use the device meanwhile.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with capturing(graph, stream):
             result = iterate(gram, order, cut)
     return graph, gram, result

@@ -1,6 +1,8 @@
-"""Device helpers: absent GPUs, float64 support, precision of products, and a check for NaN."""
+"""Device helpers: absent GPUs, float64, precision of products, CUDA graphs, a check for NaN."""
 
-from collections.abc import Mapping
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -65,6 +67,19 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     if is_exact:
         return dtype
     return torch.float64
+
+
+@contextlib.contextmanager
+def capturing(
+    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None
+) -> Iterator[None]:
+    """Capture the kernels that are launched inside as a CUDA graph.
+
+    Other threads may use the device meanwhile, such as the one that pins a loader's memory.
+    """
+    gc.collect()  # if an unused graph were destroyed inside, the capture would fail
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        yield
 
 
 def nonfinite_names(state: Mapping[Name, Any]) -> list[Name]:

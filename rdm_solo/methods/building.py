@@ -13,7 +13,7 @@ from rdm_solo.methods.cuda_graphs import ReplayedForward
 from rdm_solo.methods.descriptions import method
 
 # torch.compile's modes; other names are backends.
-MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def build(cfg: DictConfig, labelled: bool = True) -> Any:

@@ -56,8 +56,8 @@ def run(
     guard = DivergenceGuard(partial(divergence_advice, run=advised, lr=derived.lr))
     callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
     trainer = make_trainer(cfg, folder, callbacks)
-    if cfg.backbone.cuda_graph and trainer.world_size > 1:
-        raise UserError("backbone.cuda_graph=true is for runs on one device only.")
+    if cfg.backbone.cuda_graph and (processes.on_cpu(cfg.trainer) or trainer.world_size > 1):
+        raise UserError("backbone.cuda_graph=true needs a run on one GPU.")
 
     processes.start_process_group(trainer)
     with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:

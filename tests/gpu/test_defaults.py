@@ -11,7 +11,7 @@ pytestmark = [
 ]
 
 
-def test_a_run_chooses_fast_options_prints_and_records_them(tmp_path, caplog):
+def test_a_run_chooses_fast_options_logs_and_records_them(tmp_path, caplog):
     caplog.set_level("INFO", logger="rdm_solo")
     folder = tmp_path / "run"
     options = ["filter=target_pow", "dataset=digits", "max_epochs=3", "trainer=gpu"]

@@ -29,18 +29,7 @@ RUN = [
 ]
 
 
-@pytest.fixture
-def _restored_settings():
-    """Undo what Lightning sets for the whole process."""
-    backend = torch.backends.cudnn
-    benchmark, deterministic = backend.benchmark, backend.deterministic
-    yield
-    torch.use_deterministic_algorithms(False)
-    backend.benchmark, backend.deterministic = benchmark, deterministic
-
-
 @pytest.mark.parametrize("cuda_graph", ["false", "true"])
-@pytest.mark.usefixtures("_restored_settings")
 def test_a_deterministic_run_resumes_bit_for_bit(cuda_graph, tmp_path):
     options = [*RUN, "++trainer.deterministic=true", f"backbone.cuda_graph={cuda_graph}"]
     expected = tmp_path / "uninterrupted"
@@ -54,7 +43,6 @@ def test_a_deterministic_run_resumes_bit_for_bit(cuda_graph, tmp_path):
         assert same(checkpoint(resumed)[name], checkpoint(expected)[name])
 
 
-@pytest.mark.usefixtures("_restored_settings")
 def test_a_compiled_run_resumes(tmp_path):
     """The weights have the default layout, channels-last, and the names of a run as it is."""
     plain = tmp_path / "plain"

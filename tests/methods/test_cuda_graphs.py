@@ -1,18 +1,133 @@
-"""CUDA graphs of a backbone, as far as a CPU shows them; ``tests/gpu`` replays them."""
+"""CUDA graphs of a backbone, as far as a CPU shows them; ``tests/gpu`` captures and replays."""
+
+import copy
+import logging
 
 import pytest
 import torch
 from support.small_methods import batch, configure, loss_of, make
 from support.small_runs import SMALL, run
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from rdm_solo import methods
 from rdm_solo.ground.errors import UserError
+from rdm_solo.methods import cuda_graphs
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.methods.cuda_graphs import Original, own_leaves
+from rdm_solo.methods.cuda_graphs import Original, Passes, ReplayedForward, own_leaves
 
 
-def leaves(output: torch.Tensor) -> set[torch.Tensor]:
+class Recomputed:
+    """Stands for a CUDA graph: each replay computes the pass again, in the same memory."""
+
+    def __init__(self, replay) -> None:
+        self.replay = replay
+
+
+def recomputed_passes(original: Original, x: Tensor) -> Passes:
+    images = x.clone()
+    weights = original.trained_weights()
+    aliases = own_leaves(weights)
+    output = original(x).detach()
+    output_gradient = torch.empty_like(output)
+    gradients = [torch.empty_like(weight) for weight in weights.values()]
+    latest = []
+
+    def forward() -> None:
+        with torch.enable_grad():
+            latest[:] = [functional_call(original, aliases, images)]
+        output.copy_(latest[0].detach())
+
+    def backward() -> None:
+        leaves = list(aliases.values())
+        computed = torch.autograd.grad(latest[0], leaves, output_gradient, retain_graph=True)
+        for static, gradient in zip(gradients, computed):
+            static.copy_(gradient)
+
+    used = list(weights.values())
+    forward_graph, backward_graph = Recomputed(forward), Recomputed(backward)
+    return Passes(images, used, forward_graph, output, output_gradient, backward_graph, gradients)
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """Return a small network and its copy, which replays passes on the CPU."""
+    monkeypatch.setattr(cuda_graphs, "DEVICE", "cpu")
+    monkeypatch.setattr(
+        ReplayedForward, "_capture", lambda self, x: recomputed_passes(self._original, x)
+    )
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5)
+    plain = nn.Sequential(*layers)
+    replayed = copy.deepcopy(plain)
+    replayed.forward = ReplayedForward(replayed)
+    return plain, replayed
+
+
+def images(seed: int = 0, n: int = 6) -> Tensor:
+    return torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def captured(module: nn.Module) -> int:
+    return len(module.forward._passes)
+
+
+def test_views_have_their_own_graphs_results_are_kept_and_gradients_accumulate(pair):
+    outputs = {module: [] for module in pair}
+    for step in range(3):
+        for module in pair:
+            views = [module(images(2 * step)), module(images(2 * step + 1))]
+            (views[0].square().mean() + views[1].sin().mean()).backward()
+            outputs[module] += views
+    plain, replayed = pair
+    assert captured(replayed) == 2
+    for actual, expected in zip(outputs[replayed], outputs[plain], strict=True):
+        assert torch.equal(actual, expected)
+    for actual, expected in zip(replayed.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_other_shapes_have_their_own_graphs_and_evaluation_has_none(pair):
+    plain, replayed = pair
+    for n in (6, 4, 6):
+        replayed(images(n=n)).sum().backward()
+    assert captured(replayed) == 2
+    assert torch.equal(replayed.eval()(images(n=3)), plain(images(n=3)))
+    with torch.no_grad():
+        replayed.train()(images(n=3))
+    replayed(images(n=3).requires_grad_()).sum().backward()
+    assert captured(replayed) == 2
+
+
+def test_a_hook_on_a_layer_is_called_with_a_warning(pair, caplog):
+    _, replayed = pair
+    replayed.register_forward_hook(lambda *arguments: seen.append("backbone"))
+    seen = []
+    replayed(images()).sum().backward()
+    assert captured(replayed) == 1, "the backbone's own hooks are outside its forward"
+    replayed[0].register_forward_hook(lambda *arguments: seen.append("layer"))
+    with caplog.at_level(logging.WARNING, logger="rdm_solo"):
+        for _ in range(2):
+            replayed(images(n=5)).sum().backward()
+    assert seen == ["backbone", "layer", "backbone", "layer", "backbone"]
+    assert captured(replayed) == 1
+    assert caplog.text.count("hook") == 1
+
+
+def test_a_backward_pass_over_overwritten_activations_is_refused(pair):
+    _, replayed = pair
+    first, second = replayed(images(0)), replayed(images(1))
+    first.sum().backward()
+    replayed(images(2)), replayed(images(3))
+    with pytest.raises(RuntimeError, match="overwritten"):
+        second.sum().backward()
+    output = replayed(images(0)).sum()
+    output.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="overwritten"):
+        output.backward()
+
+
+def leaves(output: Tensor) -> set[Tensor]:
     """Return the leaves that the backward pass of this output reaches."""
     found, waiting = set(), {output.grad_fn}
     while waiting:
@@ -24,12 +139,13 @@ def leaves(output: torch.Tensor) -> set[torch.Tensor]:
 
 
 def test_a_captured_pass_reads_the_weights_but_is_apart_from_them_in_autograd():
-    """Nodes of the weights belong to another stream, which would end the capture."""
+    """The weights' own nodes belong to another stream; using them would end the capture."""
     backbone = SmallResNet(width=4)
-    x = torch.randn(5, 3, 8, 8)
+    x = images()
     original = Original(backbone)
     weights = original.trained_weights()
     aliases = own_leaves(weights)
+    assert set(aliases.values()).isdisjoint(weights.values())
     for _ in range(2):
         output = functional_call(original, aliases, x)
         assert torch.equal(output, backbone(x))
@@ -40,7 +156,7 @@ def test_a_captured_pass_reads_the_weights_but_is_apart_from_them_in_autograd():
                 weight.mul_(1.5)
 
 
-def test_on_a_cpu_training_stays_the_same():
+def test_on_a_cpu_a_prepared_model_stays_the_same():
     results = []
     for cuda_graph in ("false", "true"):
         overrides = ["method=simsiam", f"backbone.cuda_graph={cuda_graph}"]
@@ -56,9 +172,9 @@ def test_on_a_cpu_training_stays_the_same():
     torch.testing.assert_close(gradients, other_gradients, rtol=0, atol=0)
 
 
-def test_several_processes_and_a_compiler_are_refused(tmp_path):
+def test_a_cpu_and_a_compiler_are_refused(tmp_path):
     options = [*SMALL, "backbone.cuda_graph=true"]
     with pytest.raises(UserError, match=r"backbone\.compile .* backbone\.cuda_graph=true"):
         run(tmp_path, *options, "backbone.compile=true")
-    with pytest.raises(UserError, match="one device"):
-        run(tmp_path, *options, "trainer.devices=2", "trainer.strategy=ddp")
+    with pytest.raises(UserError, match="one GPU"):
+        run(tmp_path, *options)

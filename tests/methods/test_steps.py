@@ -53,6 +53,7 @@ def test_accuracies_that_no_logger_shows_change_no_loss():
     [
         ("true", {"backend": "inductor"}),
         ("eager", {"backend": "eager"}),
+        ("default", {"mode": "default"}),
         ("reduce-overhead", {"mode": "reduce-overhead"}),
         ("false", None),
     ],
