@@ -1,6 +1,6 @@
 """Measure on a GPU what filters, spectra and whole epochs cost, and write Markdown tables.
 
-    python -m benchmarks.gpu --out tables.md               # all sections, four minutes on an H100
+    python -m benchmarks.gpu --out tables.md               # all sections, several minutes
     python -m benchmarks.gpu decompositions filters steps  # a minute and a half
     python -m benchmarks.gpu --small                       # on a CPU, to test this script
 
