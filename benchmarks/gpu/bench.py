@@ -79,6 +79,21 @@ class Bench:
         wall = 1000 * (time.perf_counter() - start)
         return Time(first.elapsed_time(last), wall)
 
+    def start_memory(self) -> int:
+        """Return the bytes that torch holds, from which `peak_memory` counts."""
+        if not self.on_gpu:
+            return 0
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_reserved()
+
+    def peak_memory(self, before: int) -> str:
+        """Return the most that torch has held since then, in GiB."""
+        if not self.on_gpu:
+            return "–"
+        torch.cuda.synchronize()
+        return f"{(torch.cuda.max_memory_reserved() - before) / 2**30:.2f}"
+
     def waits(self, call: Call) -> str:
         """Return how often the host waited for the device in one call, as torch counts it."""
         if not self.on_gpu:

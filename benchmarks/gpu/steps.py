@@ -127,18 +127,24 @@ def steps(bench: Bench) -> None:
 
 
 def graphs(bench: Bench) -> None:
-    """Time a step of SimSiam with and without CUDA graphs."""
+    """Time a step of SimSiam with and without CUDA graphs, and measure its memory."""
     options = SMALL if bench.small else ["batch_size=256"]
     dtype = HALF if bench.on_gpu else None
     calls: Calls = {}
+    memory = {}
     for name in BARS:
-        calls[name] = filtered_step(bench, options, name)
-        calls[f"{name}, CUDA graphs"] = filtered_step(bench, [*options, GRAPHS], name)
-    calls = {name: with_autocast(call, bench, dtype) for name, call in calls.items()}
+        for suffix, more in {"": [], ", CUDA graphs": [GRAPHS]}.items():
+            before = bench.start_memory()
+            step = filtered_step(bench, [*options, *more], name)
+            call = with_autocast(step, bench, dtype)
+            for _ in range(3):
+                call()
+            memory[name + suffix] = bench.peak_memory(before)
+            calls[name + suffix] = call
     bench.write("## A step with and without CUDA graphs, ResNet-18, batch 256, bf16 (ms)\n")
-    bench.head(["head", "GPU", "wall", "waits"])
+    bench.head(["head", "GPU", "wall", "waits", "weights and peak memory (GiB)"])
     for name, (gpu, wall) in bench.times(calls).items():
-        bench.row([name, digits(gpu), digits(wall), bench.waits(calls[name])])
+        bench.row([name, digits(gpu), digits(wall), bench.waits(calls[name]), memory[name]])
     bench.write()
 
 

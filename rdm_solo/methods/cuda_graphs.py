@@ -123,7 +123,7 @@ def capture_passes(original: Original, x: Tensor) -> Passes:
     aliases = own_leaves(weights)
 
     def forward() -> Any:
-        return functional_call(original, aliases, images)
+        return functional_call(original, aliases, (images,))
 
     def backward(output: Tensor, gradient: Tensor) -> Sequence[Tensor | None]:
         leaves = list(aliases.values())
