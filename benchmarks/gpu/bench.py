@@ -79,8 +79,8 @@ class Bench:
         wall = 1000 * (time.perf_counter() - start)
         return Time(first.elapsed_time(last), wall)
 
-    def start_memory(self) -> int:
-        """Return the bytes that torch holds, from which `peak_memory` counts."""
+    def reset_peak_memory(self) -> int:
+        """Forget the peak, and return the bytes that torch holds now."""
         if not self.on_gpu:
             return 0
         torch.cuda.empty_cache()
@@ -88,7 +88,7 @@ class Bench:
         return torch.cuda.memory_reserved()
 
     def peak_memory(self, before: int) -> str:
-        """Return the most that torch has held since then, in GiB."""
+        """Return the peak since then above that many bytes, in GiB."""
         if not self.on_gpu:
             return "–"
         torch.cuda.synchronize()

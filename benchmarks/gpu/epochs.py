@@ -34,11 +34,11 @@ class Run(NamedTuple):
 RUNS = {
     # Spectra in each epoch, kNN in the last one, and at least one checkpoint.
     "as users start it": Run([], 4),
+    "the same, CUDA graphs": Run([GRAPHS], 4),
     "no spectra, kNN or checkpoint": Run(NONE),
-    "none of these, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
+    "no spectra, kNN or checkpoint, learned predictor": Run([*NONE, "filter=learnable", "p=null"]),
     "kNN alone": Run([*NONE, "knn.every_n_epochs=1"], 2),
     "checkpoint alone": Run([*NONE, "checkpoint.every_n_epochs=1"], 2),
-    "as users start it, CUDA graphs": Run([GRAPHS], 4),
 }
 
 
@@ -90,6 +90,8 @@ def epochs(bench: Bench) -> None:
     _row(bench, "plain PyTorch loop, learned predictor", seconds, plain)
     _row(bench, "the views of rdm-solo train alone", views_alone(bench, size, 3), plain)
     for name, run in RUNS.items():
+        if GRAPHS in run.options and not bench.on_gpu:
+            continue
         _row(bench, name, epoch_seconds([*size, *run.options], run.count), plain)
     bench.write()
 

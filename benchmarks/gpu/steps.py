@@ -1,6 +1,7 @@
 """Time whole training steps, what spectra add to them, and what a watch adds to a plain loop."""
 
 import contextlib
+import gc
 import math
 import statistics
 import tempfile
@@ -130,19 +131,25 @@ def graphs(bench: Bench) -> None:
     """Time a step of SimSiam with and without CUDA graphs, and measure its memory."""
     options = SMALL if bench.small else ["batch_size=256"]
     dtype = HALF if bench.on_gpu else None
-    calls: Calls = {}
+
+    def make(name: str) -> Call:
+        head, _, more = name.partition(", ")
+        step = filtered_step(bench, [*options, *([GRAPHS] if more else [])], head)
+        return with_autocast(step, bench, dtype)
+
+    names = [head + suffix for head in BARS for suffix in ("", ", CUDA graphs")]
     memory = {}
-    for name in BARS:
-        for suffix, more in {"": [], ", CUDA graphs": [GRAPHS]}.items():
-            before = bench.start_memory()
-            step = filtered_step(bench, [*options, *more], name)
-            call = with_autocast(step, bench, dtype)
-            for _ in range(3):
-                call()
-            memory[name + suffix] = bench.peak_memory(before)
-            calls[name + suffix] = call
+    for name in names:
+        before = bench.reset_peak_memory()
+        call = make(name)
+        for _ in range(3):
+            call()
+        memory[name] = bench.peak_memory(before)
+        del call
+        gc.collect()
+    calls: Calls = {name: make(name) for name in names}
     bench.write("## A step with and without CUDA graphs, ResNet-18, batch 256, bf16 (ms)\n")
-    bench.head(["head", "GPU", "wall", "waits", "weights and peak memory (GiB)"])
+    bench.head(["head", "GPU", "wall", "waits", "peak memory, weights included (GiB)"])
     for name, (gpu, wall) in bench.times(calls).items():
         bench.row([name, digits(gpu), digits(wall), bench.waits(calls[name]), memory[name]])
     bench.write()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.ground.devices import capturing
+from rdm_solo.ground.devices import capturing, side_stream
 
 # (a, b, c) of each step, by m. A step maps x = lambda^(1/m) to x (a + b x^m + c x^2m). It is the
 # best such approximation of 1 on the interval that the step before leaves, without the part below a
@@ -164,12 +164,8 @@ def _capture(
     n = shape[-1]
     with torch.cuda.device(device):
         gram = torch.eye(n, dtype=torch.float64, device=device).expand(shape).clone()
-        # cuBLAS allocates its workspace in the first product, which a graph cannot record.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with side_stream(device) as stream:
             iterate(gram, order, cut)
-        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with capturing(graph, stream):
             result = iterate(gram, order, cut)

@@ -70,6 +70,20 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 @contextlib.contextmanager
+def side_stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
+    """Launch what is inside on a new stream, after what was launched before and before the rest.
+
+    What is to be captured runs there once, because libraries allocate memory in their first calls.
+    """
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    current = torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield stream
+    current.wait_stream(stream)
+
+
+@contextlib.contextmanager
 def capturing(
     graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None
 ) -> Iterator[None]:

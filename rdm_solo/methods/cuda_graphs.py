@@ -5,6 +5,8 @@ On a fast GPU, launching a small network's kernels takes longer than computing t
 """
 
 import logging
+import weakref
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
-from rdm_solo.ground.devices import capturing
+from rdm_solo.ground.devices import capturing, side_stream
 from rdm_solo.ground.errors import UserError, first_line
 
 log = logging.getLogger("rdm_solo")
@@ -36,41 +38,38 @@ class Passes:
     output_gradient: Tensor
     backward: torch.cuda.CUDAGraph
     gradients: Sequence[Tensor]  # of the weights
-    replays: int = 0  # of either graph
+    pending: weakref.ref[Any] | None = None  # the node in autograd whose backward pass is to come
+
+    def is_free(self) -> bool:
+        """Return whether no backward pass needs the activations of the last forward pass."""
+        return self.pending is None or self.pending() is None
 
 
 class ReplayedForward:
     """A backbone's ``forward`` that replays graphs in training.
 
-    The next replay overwrites the activations that a backward pass needs, so each view of a step
-    has its own graphs. They are captured when a view of this shape first needs them.
+    A forward pass overwrites the activations of the same graph's last one, so each view of a step
+    has its own graphs. They are captured when a view first needs them.
 
     In evaluation, or if a layer has hooks, which a graph would not call, this is the original
     ``forward``.
     """
 
     def __init__(self, backbone: nn.Module) -> None:
-        self._original = Original(backbone)
-        _, _, *self._layers = self._original.modules()  # without the backbone itself
+        self._original = OriginalForward(backbone)
+        self._layers = list(backbone.modules())[1:]  # without the backbone itself
         self._has_warned = False
-        self._passes: dict[tuple[Any, ...], Passes] = {}
-        self._views = 0  # calls since the last backward pass
+        self._passes: dict[tuple[Any, ...], list[Passes]] = defaultdict(list)  # by kind of images
 
     def __call__(self, x: Tensor) -> Any:
         if not self._can_replay(x):
             return self._original(x)
-        key = self._views, x.shape, x.dtype, torch.is_autocast_enabled(DEVICE)
-        if key not in self._passes:
-            self._passes[key] = self._capture(x)
-        self._views += 1
-        passes = self._passes[key]
-        output = _Replay.apply(passes, x, *passes.weights)
-        output.register_hook(self._on_backward)
-        return output
-
-    def _on_backward(self, gradient: Tensor) -> None:
-        """Start with the first graphs again: the next call belongs to another step."""
-        self._views = 0
+        captured = self._passes[x.shape, x.dtype, torch.is_autocast_enabled(DEVICE)]
+        passes = next(filter(Passes.is_free, captured), None)
+        if passes is None:
+            passes = self._capture(x)
+            captured.append(passes)
+        return _Replay.apply(passes, x, *passes.weights)
 
     def _can_replay(self, x: Tensor) -> bool:
         if not self._original.backbone.training or not torch.is_grad_enabled():
@@ -90,7 +89,7 @@ class ReplayedForward:
         """Capture the passes for such images; buffers and random numbers stay as they are."""
         buffers = list(self._original.buffers())
         values = [buffer.clone() for buffer in buffers]
-        # A cached cast of a weight would keep the value that the weight has now.
+        # With autocast's cache, the graph would reuse the casts of the weights as they are now.
         enabled = torch.is_autocast_enabled(DEVICE)
         uncached = torch.autocast(DEVICE, enabled=enabled, cache_enabled=False)
         try:
@@ -101,7 +100,7 @@ class ReplayedForward:
                 buffer.copy_(value)
 
 
-class Original(nn.Module):
+class OriginalForward(nn.Module):
     """Calls a backbone's original ``forward``, without the hooks of the backbone itself."""
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -116,7 +115,7 @@ class Original(nn.Module):
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
 
-def capture_passes(original: Original, x: Tensor) -> Passes:
+def capture_passes(original: OriginalForward, x: Tensor) -> Passes:
     """Capture a forward and a backward pass for images of this shape."""
     images = x.clone()
     weights = original.trained_weights()
@@ -129,38 +128,42 @@ def capture_passes(original: Original, x: Tensor) -> Passes:
         leaves = list(aliases.values())
         return torch.autograd.grad(output, leaves, gradient, allow_unused=True)
 
-    stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(x.device))
-    with torch.cuda.stream(stream):
+    with side_stream(x.device) as stream:
         for _ in range(WARM_UPS):
             output = forward()
             output_gradient = torch.ones_like(output)
             backward(output, output_gradient)
-    torch.cuda.current_stream(x.device).wait_stream(stream)
-    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    forward_graph, backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     try:
-        with capturing(first, stream):
+        with capturing(forward_graph, stream):
             output = forward()
-        with capturing(second, stream, first.pool()):
+        with capturing(backward_graph, stream, forward_graph.pool()):
             gradients = backward(output, output_gradient)
     except RuntimeError as error:
         cause: BaseException = error
-        while cause.__context__ is not None:  # the last error only says that there was an earlier
+        while cause.__context__ is not None:  # the last error hides the first one
             cause = cause.__context__
         raise UserError(
             f"the backbone cannot be captured as a CUDA graph ({first_line(cause)}): pass "
             "backbone.cuda_graph=false."
         ) from error
     used = [weight for weight, g in zip(weights.values(), gradients) if g is not None]
-    known = [g for g in gradients if g is not None]
-    return Passes(images, used, first, output.detach(), output_gradient, second, known)
+    return Passes(
+        images,
+        used,
+        forward_graph,
+        output.detach(),
+        output_gradient,
+        backward_graph,
+        [g for g in gradients if g is not None],
+    )
 
 
 def own_leaves(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return other leaves of autograd in the same memory.
 
-    Autograd sums a leaf's gradients on the stream on which the leaf's node was created. The weights
-    have nodes of the training step, on the default stream, which cannot take part in a capture.
+    Autograd sums a leaf's gradients on the stream on which the leaf's node was created. The
+    training step creates the weights' own nodes on the default stream, which cannot be captured.
     """
     return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
 
@@ -172,22 +175,21 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, passes: Passes, x: Tensor, *weights: Tensor) -> Tensor:
         passes.images.copy_(x)
         passes.forward.replay()
-        passes.replays += 1
-        ctx.passes, ctx.replay = passes, passes.replays
+        passes.pending = weakref.ref(ctx)
+        ctx.passes = passes
         return passes.output.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         passes: Passes = ctx.passes
-        if ctx.replay != passes.replays:
+        if passes.pending is None or passes.pending() is not ctx:
             raise RuntimeError(
-                "the backbone's activations are overwritten: with backbone.cuda_graph=true, the "
-                "views of a step need one backward pass before the next step."
+                "with backbone.cuda_graph=true, an output of the backbone has one backward pass."
             )
         passes.output_gradient.copy_(gradient)
         passes.backward.replay()
-        passes.replays += 1
+        passes.pending = None
         copies = [torch.empty_like(static) for static in passes.gradients]
         torch._foreach_copy_(copies, list(passes.gradients))
         return None, None, *copies

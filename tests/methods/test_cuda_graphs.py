@@ -14,7 +14,7 @@ from rdm_solo import methods
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import cuda_graphs
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.methods.cuda_graphs import Original, Passes, ReplayedForward, own_leaves
+from rdm_solo.methods.cuda_graphs import OriginalForward, Passes, ReplayedForward, own_leaves
 
 
 class Recomputed:
@@ -24,7 +24,7 @@ class Recomputed:
         self.replay = replay
 
 
-def recomputed_passes(original: Original, x: Tensor) -> Passes:
+def recomputed_passes(original: OriginalForward, x: Tensor) -> Passes:
     images = x.clone()
     weights = original.trained_weights()
     aliases = own_leaves(weights)
@@ -69,7 +69,7 @@ def images(seed: int = 0, n: int = 6) -> Tensor:
 
 
 def captured(module: nn.Module) -> int:
-    return len(module.forward._passes)
+    return sum(map(len, module.forward._passes.values()))
 
 
 def test_views_have_their_own_graphs_results_are_kept_and_gradients_accumulate(pair):
@@ -114,17 +114,32 @@ def test_a_hook_on_a_layer_is_called_with_a_warning(pair, caplog):
     assert caplog.text.count("hook") == 1
 
 
-def test_a_backward_pass_over_overwritten_activations_is_refused(pair):
+def test_a_graph_is_used_again_after_its_backward_pass_or_without_its_output(pair):
+    plain, replayed = pair
+    for module in pair:
+        first, second = module(images(0)), module(images(1))
+        first.sum().backward()
+        third = module(images(2))  # while the second view still needs its activations
+        (second.sum() + third.sum()).backward()
+    assert captured(replayed) == 2
+    for actual, expected in zip(replayed.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-5, atol=1e-6)
+    for _ in range(3):
+        replayed(images())
+    assert captured(replayed) == 2
+
+
+def test_a_second_backward_pass_is_refused(pair):
     _, replayed = pair
-    first, second = replayed(images(0)), replayed(images(1))
-    first.sum().backward()
-    replayed(images(2)), replayed(images(3))
-    with pytest.raises(RuntimeError, match="overwritten"):
-        second.sum().backward()
-    output = replayed(images(0)).sum()
-    output.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="overwritten"):
-        output.backward()
+    loss = replayed(images()).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward pass"):
+        loss.backward()
+    loss = replayed(images()).sum()
+    loss.backward(retain_graph=True)
+    replayed(images(1))
+    with pytest.raises(RuntimeError, match="one backward pass"):
+        loss.backward()
 
 
 def leaves(output: Tensor) -> set[Tensor]:
@@ -142,7 +157,7 @@ def test_a_captured_pass_reads_the_weights_but_is_apart_from_them_in_autograd():
     """The weights' own nodes belong to another stream; using them would end the capture."""
     backbone = SmallResNet(width=4)
     x = images()
-    original = Original(backbone)
+    original = OriginalForward(backbone)
     weights = original.trained_weights()
     aliases = own_leaves(weights)
     assert set(aliases.values()).isdisjoint(weights.values())
