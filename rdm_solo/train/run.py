@@ -56,6 +56,7 @@ def run(
     guard = DivergenceGuard(partial(divergence_advice, run=advised, lr=derived.lr))
     callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
     trainer = make_trainer(cfg, folder, callbacks)
+    # checks.check() cannot know the device and the number of processes.
     if cfg.backbone.cuda_graph and (processes.on_cpu(cfg.trainer) or trainer.world_size > 1):
         raise UserError("backbone.cuda_graph=true needs a run on one GPU.")
 

@@ -87,16 +87,19 @@ def test_views_have_their_own_graphs_results_are_kept_and_gradients_accumulate(p
         torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_other_shapes_have_their_own_graphs_and_evaluation_has_none(pair):
+def test_other_shapes_and_autocast_have_their_own_graphs_and_evaluation_has_none(pair):
     plain, replayed = pair
     for n in (6, 4, 6):
         replayed(images(n=n)).sum().backward()
     assert captured(replayed) == 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert replayed(images()).dtype == torch.bfloat16
+    assert captured(replayed) == 3
     assert torch.equal(replayed.eval()(images(n=3)), plain(images(n=3)))
     with torch.no_grad():
         replayed.train()(images(n=3))
     replayed(images(n=3).requires_grad_()).sum().backward()
-    assert captured(replayed) == 2
+    assert captured(replayed) == 3
 
 
 def test_a_hook_on_a_layer_is_called_with_a_warning(pair, caplog):
