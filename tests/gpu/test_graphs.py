@@ -1,19 +1,18 @@
 """Training passes that are replayed as CUDA graphs compute what the layers compute one by one."""
 
-import copy
 import subprocess
 import sys
 
 import pytest
 import torch
 from support.image_files import write_tree
+from support.replayed import captured, images, outputs_of_three_steps, with_replayed_copy
 from support.small_runs import SMALL, rows, run
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.cost import Step
 from rdm_solo.ground.lightning import pl
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.methods.cuda_graphs import ReplayedForward
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,6 +20,7 @@ pytestmark = [
 ]
 
 DEVICE = "cuda"
+IMAGES = {"n": 16, "size": 16, "device": DEVICE}
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +32,7 @@ def _reproducible(_restored_settings):
 
 def pair(module: nn.Module) -> tuple[nn.Module, nn.Module]:
     """Return the module on the device, and a copy that replays graphs."""
-    module = module.to(DEVICE).train()
-    replayed = copy.deepcopy(module)
-    replayed.forward = ReplayedForward(replayed)
-    return module, replayed
-
-
-def images(n: int = 16, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 3, 16, 16, generator=generator).to(DEVICE)
-
-
-def captured(module: nn.Module) -> int:
-    return sum(map(len, module.forward._passes.values()))
+    return with_replayed_copy(module.to(DEVICE).train())
 
 
 class Counted(pl.Callback):
@@ -93,51 +81,44 @@ def test_steps_are_the_same(method, name):
 
 
 def test_gradients_accumulate_and_results_are_kept():
-    plain, replayed = modules = pair(SmallResNet(width=8))
-    outputs = {module: [] for module in modules}
-    for step in range(3):
-        for module in modules:
-            views = [module(images(seed=2 * step)), module(images(seed=2 * step + 1))]
-            (views[0].square().mean() + views[1].sin().mean()).backward()
-            outputs[module] += views
-    assert captured(replayed) == 2
-    for actual, expected in zip(outputs[replayed], outputs[plain], strict=True):
-        assert torch.equal(actual, expected)
-    for actual, expected in zip(replayed.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(actual.grad, expected.grad)
-    for actual, expected in zip(replayed.buffers(), plain.buffers(), strict=True):
-        assert torch.equal(actual, expected)
+    modules = pair(SmallResNet(width=8))
+    outputs = [outputs_of_three_steps(module, **IMAGES) for module in modules]
+    assert captured(modules[1]) == 2
+    gradients = [[weight.grad for weight in module.parameters()] for module in modules]
+    buffers = [list(module.buffers()) for module in modules]
+    for expected, actual in (outputs, gradients, buffers):
+        assert all(map(torch.equal, actual, expected))
 
 
 def test_weights_are_cast_in_each_step():
     """Autocast's own cache would keep the cast of the first step."""
-    plain, replayed = pair(SmallResNet(width=8))
+    plain, graphed = pair(SmallResNet(width=8))
     for _ in range(2):
         results = []
-        for module in (plain, replayed):
+        for module in (plain, graphed):
             with torch.autocast(DEVICE, dtype=torch.bfloat16):
-                results.append(module(images()))
+                results.append(module(images(**IMAGES)))
             results[-1].float().sum().backward()
             with torch.no_grad():
                 for weight in module.parameters():
                     weight.mul_(1.5)
         assert torch.equal(*results)
-    assert captured(replayed) == 1
+    assert captured(graphed) == 1
 
 
 def test_random_numbers_are_drawn_in_each_step():
     layers = nn.Conv2d(3, 8, 3), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    plain, replayed = pair(nn.Sequential(*layers))
+    plain, graphed = pair(nn.Sequential(*layers))
     results = []
-    for module in (plain, replayed):
+    for module in (plain, graphed):
         torch.cuda.manual_seed(0)
         outputs = []
         for _ in range(3):
-            output = module(images())
+            output = module(images(**IMAGES))
             output.sum().backward()
             outputs.append(output.detach())
         results.append(torch.stack(outputs))
-    assert captured(replayed) == 1
+    assert captured(graphed) == 1
     assert torch.equal(*results)
     first, second, _ = results[1]
     assert not torch.equal(first, second)

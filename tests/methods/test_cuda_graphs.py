@@ -1,10 +1,10 @@
 """CUDA graphs of a backbone, as far as a CPU shows them; ``tests/gpu`` captures and replays."""
 
-import copy
 import logging
 
 import pytest
 import torch
+from support.replayed import captured, images, outputs_of_three_steps, with_replayed_copy
 from support.small_methods import batch, configure, loss_of, make
 from support.small_runs import SMALL, run
 from torch import Tensor, nn
@@ -58,30 +58,14 @@ def pair(monkeypatch):
     )
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5)
-    plain = nn.Sequential(*layers)
-    replayed = copy.deepcopy(plain)
-    replayed.forward = ReplayedForward(replayed)
-    return plain, replayed
-
-
-def images(seed: int = 0, n: int = 6) -> Tensor:
-    return torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
-
-
-def captured(module: nn.Module) -> int:
-    return sum(map(len, module.forward._passes.values()))
+    return with_replayed_copy(nn.Sequential(*layers))
 
 
 def test_views_have_their_own_graphs_results_are_kept_and_gradients_accumulate(pair):
-    outputs = {module: [] for module in pair}
-    for step in range(3):
-        for module in pair:
-            views = [module(images(2 * step)), module(images(2 * step + 1))]
-            (views[0].square().mean() + views[1].sin().mean()).backward()
-            outputs[module] += views
     plain, replayed = pair
+    plain_outputs, replayed_outputs = map(outputs_of_three_steps, pair)
     assert captured(replayed) == 2
-    for actual, expected in zip(outputs[replayed], outputs[plain], strict=True):
+    for actual, expected in zip(replayed_outputs, plain_outputs, strict=True):
         assert torch.equal(actual, expected)
     for actual, expected in zip(replayed.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-5, atol=1e-7)
