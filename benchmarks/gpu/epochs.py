@@ -90,7 +90,7 @@ def epochs(bench: Bench) -> None:
     _row(bench, "plain PyTorch loop, learned predictor", seconds, plain)
     _row(bench, "the views of rdm-solo train alone", views_alone(bench, size, 3), plain)
     for name, run in RUNS.items():
-        if GRAPHS in run.options and not bench.on_gpu:
+        if GRAPHS in run.options and not bench.on_gpu:  # a run on a CPU refuses it
             continue
         _row(bench, name, epoch_seconds([*size, *run.options], run.count), plain)
     bench.write()

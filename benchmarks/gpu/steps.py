@@ -132,22 +132,23 @@ def graphs(bench: Bench) -> None:
     options = SMALL if bench.small else ["batch_size=256"]
     dtype = HALF if bench.on_gpu else None
 
-    def make(name: str) -> Call:
-        head, _, more = name.partition(", ")
-        step = filtered_step(bench, [*options, *([GRAPHS] if more else [])], head)
-        return with_autocast(step, bench, dtype)
+    def make(head: str, more: Sequence[str]) -> Call:
+        return with_autocast(filtered_step(bench, [*options, *more], head), bench, dtype)
 
-    names = [head + suffix for head in BARS for suffix in ("", ", CUDA graphs")]
+    choices: dict[str, tuple[str, list[str]]] = {}
+    for head in BARS:
+        choices[head] = head, []
+        choices[f"{head}, CUDA graphs"] = head, [GRAPHS]
     memory = {}
-    for name in names:
+    for name, choice in choices.items():
         before = bench.reset_peak_memory()
-        call = make(name)
+        call = make(*choice)
         for _ in range(3):
             call()
         memory[name] = bench.peak_memory(before)
         del call
-        gc.collect()
-    calls: Calls = {name: make(name) for name in names}
+        gc.collect()  # a step and its graphs refer to each other
+    calls: Calls = {name: make(*choice) for name, choice in choices.items()}
     bench.write("## A step with and without CUDA graphs, ResNet-18, batch 256, bf16 (ms)\n")
     bench.head(["head", "GPU", "wall", "waits", "peak memory, weights included (GiB)"])
     for name, (gpu, wall) in bench.times(calls).items():

@@ -71,9 +71,9 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @contextlib.contextmanager
 def side_stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
-    """Launch what is inside on a new stream, after what was launched before and before the rest.
+    """Run what is inside on a new stream. It waits for earlier kernels, and later ones wait for it.
 
-    What is to be captured runs there once, because libraries allocate memory in their first calls.
+    Before a capture, the same kernels run there once, so that libraries allocate their memory.
     """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     current = torch.cuda.current_stream(device)
