@@ -5,9 +5,8 @@
     python -m benchmarks.gpu --small                       # on a CPU, to test this script
 
 Contestants of one table run in turns in one process. "GPU" is the time between two CUDA events
-around a call, and "wall" ends when the device has finished. An epoch of `rdm-solo train` is timed
-from outside: the command runs as a user starts it, and the time between two of its lines is one
-epoch.
+around a call, and "wall" ends when the device has finished. The runs of `rdm-solo train` train in
+this process, one after the other, and an epoch is the time between the ends of two epochs.
 """
 
 import argparse

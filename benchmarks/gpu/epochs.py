@@ -1,20 +1,20 @@
-"""Time epochs of 50,000 images, as users start them and in a plain loop."""
+"""Time epochs of 50,000 images, in ``rdm-solo train`` and in a plain loop."""
 
 import itertools
-import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.loops import plain_epochs
 from benchmarks.gpu.steps import GRAPHS, SMALL
 from rdm_solo.data import loader
+from rdm_solo.ground.lightning import pl
 from rdm_solo.train import compose
+from rdm_solo.train.run import run
 from rdm_solo.train.training_data import make_data
 
 NONE = [
@@ -42,22 +42,24 @@ RUNS = {
 }
 
 
+class Clock(pl.Callback):  # type: ignore[misc]
+    """Read the time at the end of each epoch."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.ends.append(time.perf_counter())
+
+
 def epoch_seconds(options: Sequence[str], count: int) -> list[float]:
-    """Run the command and return the seconds of each epoch but the first."""
+    """Train as the command does, and return the seconds of each epoch but the first."""
+    overrides = ["method=simsiam", "filter=target_pow", "dataset=synthetic", f"max_epochs={count}"]
+    overrides += [*options, "trainer.enable_progress_bar=false"]
+    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-u", "-m", "rdm_solo.train", "method=simsiam"]
-        command += ["filter=target_pow", "dataset=synthetic", f"max_epochs={count}"]
-        command += [*options, f"hydra.run.dir={folder}/run"]
-        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert run.stdout is not None
-        ends, lines = [], []
-        for line in run.stdout:
-            lines.append(line)
-            if re.match(r"epoch +[1-9]\d*/", line):
-                ends.append(time.perf_counter())
-        if run.wait():
-            raise RuntimeError("".join(lines[-15:]))
-        return [after - before for before, after in itertools.pairwise(ends)]
+        run(compose(overrides), Path(folder) / "run", [clock], overrides)
+    return [after - before for before, after in itertools.pairwise(clock.ends)]
 
 
 def views_alone(bench: Bench, size: Sequence[str], count: int) -> list[float]:
@@ -89,10 +91,10 @@ def epochs(bench: Bench) -> None:
     plain = statistics.median(seconds)
     _row(bench, "plain PyTorch loop, learned predictor", seconds, plain)
     _row(bench, "the views of rdm-solo train alone", views_alone(bench, size, 3), plain)
-    for name, run in RUNS.items():
-        if GRAPHS in run.options and not bench.on_gpu:  # a run on a CPU refuses it
+    for name, timed in RUNS.items():
+        if GRAPHS in timed.options and not bench.on_gpu:  # a run on a CPU refuses it
             continue
-        _row(bench, name, epoch_seconds([*size, *run.options], run.count), plain)
+        _row(bench, name, epoch_seconds([*size, *timed.options], timed.count), plain)
     bench.write()
 
 

@@ -1,5 +1,6 @@
 """CUDA graphs of a backbone, as far as a CPU shows them; ``tests/gpu`` captures and replays."""
 
+import contextlib
 import logging
 
 import pytest
@@ -14,7 +15,14 @@ from rdm_solo import methods
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import cuda_graphs
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.methods.cuda_graphs import OriginalForward, Passes, ReplayedForward, own_leaves
+from rdm_solo.methods.cuda_graphs import (
+    WARM_UPS,
+    OriginalForward,
+    Passes,
+    ReplayedForward,
+    capture_passes,
+    own_leaves,
+)
 
 
 class Recomputed:
@@ -156,6 +164,36 @@ def test_a_captured_pass_reads_the_weights_but_is_apart_from_them_in_autograd():
         with torch.no_grad():
             for weight in backbone.parameters():
                 weight.mul_(1.5)
+
+
+class ReadsTheDevice(nn.Conv2d):
+    """Fails in a capture as ``.item()`` does there."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > WARM_UPS:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        return super().forward(x)
+
+
+@contextlib.contextmanager
+def failing_capture(graph, stream, pool=None):
+    """End as torch's capture does: its own error hides the first one."""
+    try:
+        yield
+    finally:
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
+def test_a_failed_capture_names_its_cause_and_the_option(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(cuda_graphs, "side_stream", contextlib.nullcontext)
+    monkeypatch.setattr(cuda_graphs, "capturing", failing_capture)
+    original = OriginalForward(ReadsTheDevice(3, 4, 3))
+    with pytest.raises(UserError, match=r"not permitted.*backbone\.cuda_graph=false"):
+        capture_passes(original, images())
 
 
 def test_on_a_cpu_a_prepared_model_stays_the_same():
