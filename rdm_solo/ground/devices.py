@@ -92,7 +92,9 @@ def capturing(
     Other threads may use the device meanwhile, such as the one that pins a loader's memory.
     """
     gc.collect()  # if an unused graph were destroyed inside, the capture would fail
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+    capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+    # If a capture fails, torch 2.11 leaves the stream as the current one; the outer block does not.
+    with torch.cuda.stream(stream), capture:
         yield
 
 

@@ -126,7 +126,8 @@ def capture_passes(original: OriginalForward, x: Tensor) -> Passes:
 
     def backward(output: Tensor, gradient: Tensor) -> Sequence[Tensor | None]:
         leaves = list(aliases.values())
-        return torch.autograd.grad(output, leaves, gradient, allow_unused=True)
+        with torch.autocast(DEVICE, enabled=False):  # as in a training step
+            return torch.autograd.grad(output, leaves, gradient, allow_unused=True)
 
     with side_stream(x.device) as stream:
         for _ in range(WARM_UPS):

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -179,7 +180,7 @@ class ReadsTheDevice(nn.Conv2d):
 
 
 @contextlib.contextmanager
-def failing_capture(graph, stream, pool=None):
+def failing_capture(*_):
     """End as torch's capture does: its own error hides the first one."""
     try:
         yield
@@ -187,13 +188,38 @@ def failing_capture(graph, stream, pool=None):
         raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
 
-def test_a_failed_capture_names_its_cause_and_the_option(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+@pytest.fixture
+def without_a_device(monkeypatch):
+    """Run what would be captured, on the CPU."""
+    monkeypatch.setattr(cuda_graphs, "DEVICE", "cpu")
     monkeypatch.setattr(cuda_graphs, "side_stream", contextlib.nullcontext)
+    monkeypatch.setattr(cuda_graphs, "capturing", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(pool=lambda: None))
+
+
+def test_a_failed_capture_names_its_cause_and_the_option(without_a_device, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "capturing", failing_capture)
     original = OriginalForward(ReadsTheDevice(3, 4, 3))
     with pytest.raises(UserError, match=r"not permitted.*backbone\.cuda_graph=false"):
         capture_passes(original, images())
+
+
+class NotesAutocast(nn.Conv2d):
+    """Notes in each backward pass whether autocast is enabled."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        y.register_hook(lambda _: self.notes.append(torch.is_autocast_enabled("cpu")))
+        return y
+
+
+def test_a_backward_pass_is_captured_without_autocast_as_in_a_training_step(without_a_device):
+    layer = NotesAutocast(3, 4, 3)
+    layer.notes = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        passes = capture_passes(OriginalForward(layer), images())
+    assert passes.output.dtype == torch.bfloat16
+    assert layer.notes == [False] * (WARM_UPS + 1)
 
 
 def test_on_a_cpu_a_prepared_model_stays_the_same():
