@@ -5,8 +5,8 @@
     python -m benchmarks.gpu --small                       # on a CPU, to test this script
 
 Contestants of one table run in turns in one process. "GPU" is the time between two CUDA events
-around a call, and "wall" ends when the device has finished. The runs of `rdm-solo train` train in
-this process, one after the other, and an epoch is the time between the ends of two epochs.
+around a call, and "wall" ends when the device has finished. Epochs are timed loop by loop, in the
+same process, each from the end of the epoch before it.
 """
 
 import argparse

@@ -71,9 +71,10 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @contextlib.contextmanager
 def side_stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
-    """Run what is inside on a new stream. It waits for earlier kernels, and later ones wait for it.
+    """Run what is inside on a new stream.
 
-    Before a capture, the same kernels run there once, so that libraries allocate their memory.
+    It waits for earlier kernels, and later kernels of the current stream wait for it. Before a
+    capture, the same kernels run there, so that libraries allocate their memory.
     """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     current = torch.cuda.current_stream(device)
@@ -93,7 +94,7 @@ def capturing(
     """
     gc.collect()  # if an unused graph were destroyed inside, the capture would fail
     capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
-    # If a capture fails, torch 2.11 leaves the stream as the current one; the outer block does not.
+    # torch 2.11 does not restore the current stream after a failed capture. The outer block does.
     with torch.cuda.stream(stream), capture:
         yield
 

@@ -32,34 +32,35 @@ class Passes:
     """A forward and a backward pass as graphs, and the tensors that they read and write."""
 
     images: Tensor
-    weights: Sequence[Tensor]
+    weights: list[Tensor]
     forward: torch.cuda.CUDAGraph
     output: Tensor
     output_gradient: Tensor
     backward: torch.cuda.CUDAGraph
-    gradients: Sequence[Tensor]  # of the weights
-    pending: weakref.ref[Any] | None = None  # the node in autograd whose backward pass is to come
+    gradients: list[Tensor]  # of the weights
+    pending: weakref.ref[Any] | None = None  # autograd's node of a forward pass without backward
 
     def is_free(self) -> bool:
-        """Return whether no backward pass needs the activations of the last forward pass."""
+        """Return whether the activations of the last forward pass can be overwritten."""
         return self.pending is None or self.pending() is None
 
 
 class ReplayedForward:
     """A backbone's ``forward`` that replays graphs in training.
 
-    A forward pass overwrites the activations of the same graph's last one, so each view of a step
-    has its own graphs. They are captured when a view first needs them.
+    A replay overwrites the activations of the graph's previous replay, so each view of a step has
+    its own graphs. They are captured when a view first needs them.
 
-    In evaluation, or if a layer has hooks, which a graph would not call, this is the original
-    ``forward``.
+    This is the original ``forward`` in evaluation, without gradients, for images that require a
+    gradient, and if a layer has hooks, which a graph would not call.
     """
 
     def __init__(self, backbone: nn.Module) -> None:
         self._original = OriginalForward(backbone)
         self._layers = list(backbone.modules())[1:]  # without the backbone itself
         self._has_warned = False
-        self._passes: dict[tuple[Any, ...], list[Passes]] = defaultdict(list)  # by kind of images
+        # By the images' shape and dtype, and autocast.
+        self._passes: dict[tuple[Any, ...], list[Passes]] = defaultdict(list)
 
     def __call__(self, x: Tensor) -> Any:
         if not self._can_replay(x):
@@ -86,7 +87,7 @@ class ReplayedForward:
         return False
 
     def _capture(self, x: Tensor) -> Passes:
-        """Capture the passes for such images; buffers and random numbers stay as they are."""
+        """Capture the passes for images like x, then restore buffers and the random state."""
         buffers = list(self._original.buffers())
         values = [buffer.clone() for buffer in buffers]
         # With autocast's cache, the graph would reuse the casts of the weights as they are now.
@@ -142,21 +143,20 @@ def capture_passes(original: OriginalForward, x: Tensor) -> Passes:
             gradients = backward(output, output_gradient)
     except RuntimeError as error:
         cause: BaseException = error
-        while cause.__context__ is not None:  # the last error hides the first one
+        while cause.__context__ is not None:  # leaving a failed capture raises a second error
             cause = cause.__context__
         raise UserError(
             f"the backbone cannot be captured as a CUDA graph ({first_line(cause)}): pass "
             "backbone.cuda_graph=false."
         ) from error
-    used = [weight for weight, g in zip(weights.values(), gradients) if g is not None]
     return Passes(
-        images,
-        used,
-        forward_graph,
-        output.detach(),
-        output_gradient,
-        backward_graph,
-        [g for g in gradients if g is not None],
+        images=images,
+        weights=[weight for weight, g in zip(weights.values(), gradients) if g is not None],
+        forward=forward_graph,
+        output=output.detach(),
+        output_gradient=output_gradient,
+        backward=backward_graph,
+        gradients=[g for g in gradients if g is not None],
     )
 
 
@@ -186,11 +186,12 @@ class _Replay(torch.autograd.Function):
         passes: Passes = ctx.passes
         if passes.pending is None or passes.pending() is not ctx:
             raise RuntimeError(
-                "with backbone.cuda_graph=true, an output of the backbone has one backward pass."
+                "with backbone.cuda_graph=true, backward() can run only once per output of the "
+                "backbone: pass backbone.cuda_graph=false."
             )
         passes.output_gradient.copy_(gradient)
         passes.backward.replay()
         passes.pending = None
         copies = [torch.empty_like(static) for static in passes.gradients]
-        torch._foreach_copy_(copies, list(passes.gradients))
+        torch._foreach_copy_(copies, passes.gradients)
         return None, None, *copies

@@ -111,7 +111,7 @@ def test_the_first_epoch_is_not_timed(monkeypatch, tmp_path):
     small = bench.Bench("cpu", runs=1, small=True, out=out)
     epochs.epochs(small)
     text = out.read_text()
-    assert re.search(rf"^\| {name} \| [\d.]+, [\d.]+ \|", text, re.M)
+    assert re.search(rf"^\| {name} \| [\d.]+, [\d.]+, [\d.]+ \|", text, re.M)
     assert re.search(r"^\| plain [^|]* \| [\d.]+, [\d.]+ \| [\d.]+ \| 1.00 ", text, re.M)
 
 

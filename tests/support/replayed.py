@@ -1,4 +1,4 @@
-"""A network and its copy, which replays its training passes."""
+"""A network, and a copy that replays CUDA graphs in training."""
 
 import copy
 
