@@ -33,4 +33,4 @@ def test_a_run_chooses_fast_options_logs_and_records_them(tmp_path, caplog):
     saved = small_runs.checkpoint(folder)
     assert all(group["fused"] for group in saved["optimizer_states"][0]["param_groups"])
     assert saved["epoch"] + 1 == 3
-    assert small_runs.rows(folder)[-1]["val/knn_acc1"] > 60  # chance: 10
+    assert small_runs.learned(folder)

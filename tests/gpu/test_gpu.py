@@ -251,9 +251,7 @@ def test_a_run_in_16_mixed_learns(tmp_path):
     """The run in ``test_defaults.py`` has bf16-mixed where the card has it."""
     options = ["filter=target_pow", "dataset=digits", "max_epochs=3", "~callbacks.ranks"]
     small_runs.run(tmp_path / "run", *options, "trainer=gpu", "trainer.precision=16-mixed")
-    table = small_runs.rows(tmp_path / "run")
-    assert len(table) == 3
-    assert table[-1]["erank/gap"] > 0
-    assert table[-1]["val/knn_acc1"] > 60  # chance: 10
+    assert len(small_runs.rows(tmp_path / "run")) == 3
+    assert small_runs.learned(tmp_path / "run")
     summary = small_runs.read_summary(tmp_path / "run")
     assert summary["device"] == torch.cuda.get_device_name()

@@ -84,6 +84,18 @@ def all_rows(folder: Path) -> list[dict]:
     return table
 
 
+def learned(folder: Path) -> bool:
+    """Return whether the loss falls and kNN rises above the untrained network's.
+
+    In three epochs of SimSiam with sigma^-0.5 on digits, the loss falls by 0.25 to 0.3 and kNN rises
+    by 8 to 16 points (three seeds, on a CPU). With a learning rate of 1e-9 the loss rises, and kNN
+    rises by 7.5 points, because batch norm adapts.
+    """
+    untrained, first, *_, last = all_rows(folder)
+    falls = last["train/loss"] < first["train/loss"] - 0.1
+    return falls and last["val/knn_acc1"] > untrained["val/knn_acc1"] + 4
+
+
 def read_summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
