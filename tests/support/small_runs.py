@@ -87,9 +87,9 @@ def all_rows(folder: Path) -> list[dict]:
 def learned(folder: Path) -> bool:
     """Return whether the loss falls and kNN rises above the untrained network's.
 
-    In three epochs of SimSiam with sigma^-0.5 on digits, the loss falls by 0.25 to 0.3 and kNN rises
-    by 8 to 16 points (three seeds, on a CPU). With a learning rate of 1e-9 the loss rises, and kNN
-    rises by 7.5 points, because batch norm adapts.
+    In three epochs of SimSiam with sigma^-0.5 on digits, the loss falls by 0.25 to 0.3 and kNN
+    rises by 8 to 16 points (three seeds, on a CPU). With a learning rate of 1e-9 the loss rises,
+    and kNN rises by 7.5 points, because batch norm adapts.
     """
     untrained, first, *_, last = all_rows(folder)
     falls = last["train/loss"] < first["train/loss"] - 0.1
