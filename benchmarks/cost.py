@@ -40,9 +40,10 @@ class Step:
         OmegaConf.set_struct(self.cfg, False)
         self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)
+        backbone = self.cfg.backbone
         build = build or methods.build
         self.model = build(self.cfg).to(device).train()
-        methods.prepare(self.model, self.cfg.backbone)
+        methods.prepare(self.model, backbone.channels_last, backbone.compile)
         if hasattr(self.model, "sk_iters"):  # solo-learn adds it when training starts
             sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
             self.model.sk = sinkhorn(self.model.sk_iters, self.model.sk_epsilon)
@@ -56,7 +57,7 @@ class Step:
 
     def __call__(self) -> torch.Tensor:
         """Take a step and return its loss."""
-        loss: torch.Tensor = self.model.training_step(self.data, 0)
+        loss = self.model.training_step(self.data, 0)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

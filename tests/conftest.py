@@ -63,11 +63,11 @@ def _surroundings():
 def _restored_settings():
     """Undo what Lightning sets for the whole process."""
     backend = torch.backends.cudnn
-    before = backend.benchmark, backend.deterministic, backend.allow_tf32
+    before = backend.benchmark, backend.deterministic
     deterministic = torch.are_deterministic_algorithms_enabled()
     yield
     torch.use_deterministic_algorithms(deterministic)
-    backend.benchmark, backend.deterministic, backend.allow_tf32 = before
+    backend.benchmark, backend.deterministic = before
 
 
 LEVELS = {"root": logging.WARNING, "rdm_solo": logging.NOTSET}

@@ -30,7 +30,6 @@ SECTIONS = {
     "decompositions": heads.decompositions,
     "filters": heads.filters,
     "steps": steps.steps,
-    "graphs": steps.graphs,
     "spectra": steps.spectra,
     "watch": steps.watch,
     "epochs": epochs.epochs,

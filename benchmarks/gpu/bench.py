@@ -79,21 +79,6 @@ class Bench:
         wall = 1000 * (time.perf_counter() - start)
         return Time(first.elapsed_time(last), wall)
 
-    def reset_peak_memory(self) -> int:
-        """Forget the peak, and return the bytes that torch holds now."""
-        if not self.on_gpu:
-            return 0
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_reserved()
-
-    def peak_memory(self, before: int) -> str:
-        """Return the peak since then above that many bytes, in GiB."""
-        if not self.on_gpu:
-            return "–"
-        torch.cuda.synchronize()
-        return f"{(torch.cuda.max_memory_reserved() - before) / 2**30:.2f}"
-
     def waits(self, call: Call) -> str:
         """Return how often the host waited for the device in one call, as torch counts it."""
         if not self.on_gpu:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.loops import plain_epochs
-from benchmarks.gpu.steps import GRAPHS, SMALL
+from benchmarks.gpu.steps import SMALL
 from rdm_solo.data import loader
 from rdm_solo.ground.lightning import pl
 from rdm_solo.train import compose
@@ -26,7 +26,6 @@ RUNS = {
     # Spectra in each epoch, a checkpoint after the first one, and kNN in the last one, which a
     # median of three leaves out.
     "as users start it": ["max_epochs=4"],
-    "the same, CUDA graphs": ["max_epochs=4", GRAPHS],
     "no spectra, kNN or checkpoint": ALL_OFF,
     "kNN alone": [*ALL_OFF, "knn.every_n_epochs=1"],
     "checkpoint alone": [*ALL_OFF, "checkpoint.every_n_epochs=1"],
@@ -84,8 +83,6 @@ def epochs(bench: Bench) -> None:
     _row(bench, "plain PyTorch loop, learned predictor", seconds, plain)
     _row(bench, "the views of rdm-solo train alone", views_alone(bench, size), plain)
     for name, options in RUNS.items():
-        if GRAPHS in options and not bench.on_gpu:  # a run on a CPU refuses it
-            continue
         _row(bench, name, epoch_seconds([*size, *options]), plain)
     bench.write()
 

@@ -1,7 +1,6 @@
 """Time whole training steps, what spectra add to them, and what a watch adds to a plain loop."""
 
 import contextlib
-import gc
 import math
 import statistics
 import tempfile
@@ -39,7 +38,6 @@ SMALL = [
     "method.kwargs.proj_output_dim=16",
 ]
 FUSED = "optimizer.fused=true"  # as with trainer=gpu
-GRAPHS = "backbone.cuda_graph=true"
 
 
 def bare_solo_learn(cfg: DictConfig) -> nn.Module:
@@ -124,35 +122,6 @@ def steps(bench: Bench) -> None:
         del calls
         if bench.on_gpu:
             torch.cuda.empty_cache()
-    bench.write()
-
-
-def graphs(bench: Bench) -> None:
-    """Time a step of SimSiam with and without CUDA graphs, and measure its memory."""
-    options = SMALL if bench.small else ["batch_size=256"]
-    dtype = HALF if bench.on_gpu else None
-
-    def make(head: str, more: Sequence[str]) -> Call:
-        return with_autocast(filtered_step(bench, [*options, *more], head), bench, dtype)
-
-    choices: dict[str, tuple[str, list[str]]] = {}
-    for head in BARS:
-        choices[head] = head, []
-        choices[f"{head}, CUDA graphs"] = head, [GRAPHS]
-    memory = {}
-    for name, choice in choices.items():
-        before = bench.reset_peak_memory()
-        call = make(*choice)
-        for _ in range(3):
-            call()
-        memory[name] = bench.peak_memory(before)
-        del call
-        gc.collect()  # a step and its graphs refer to each other
-    calls: Calls = {name: make(*choice) for name, choice in choices.items()}
-    bench.write("## A step with and without CUDA graphs, ResNet-18, batch 256, bf16 (ms)\n")
-    bench.head(["head", "GPU", "wall", "waits", "peak memory, weights included (GiB)"])
-    for name, (gpu, wall) in bench.times(calls).items():
-        bench.row([name, digits(gpu), digits(wall), bench.waits(calls[name]), memory[name]])
     bench.write()
 
 

@@ -17,8 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.ground.devices import capturing, side_stream
-
 # (a, b, c) of each step, by m. A step maps x = lambda^(1/m) to x (a + b x^m + c x^2m). It is the
 # best such approximation of 1 on the interval that the step before leaves, without the part below a
 # hundredth (m = 2) or a tenth (m = 4) of its upper end. Without this limit a step would map some
@@ -164,9 +162,14 @@ def _capture(
     n = shape[-1]
     with torch.cuda.device(device):
         gram = torch.eye(n, dtype=torch.float64, device=device).expand(shape).clone()
-        with side_stream(device) as stream:
+        # cuBLAS allocates its workspace in the first product, which a graph cannot record.
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             iterate(gram, order, cut)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with capturing(graph, stream):
+        # Other threads, such as a loader's, may use the device meanwhile.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             result = iterate(gram, order, cut)
     return graph, gram, result

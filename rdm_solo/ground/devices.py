@@ -1,8 +1,6 @@
-"""Device helpers: absent GPUs, float64, precision of products, CUDA graphs, a check for NaN."""
+"""Device helpers: absent GPUs, float64 support, precision of products, and a check for NaN."""
 
-import contextlib
-import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -67,36 +65,6 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     if is_exact:
         return dtype
     return torch.float64
-
-
-@contextlib.contextmanager
-def side_stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
-    """Run what is inside on a new stream.
-
-    It waits for earlier kernels, and later kernels of the current stream wait for it. Before a
-    capture, the same kernels run there, so that libraries allocate their memory.
-    """
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    current = torch.cuda.current_stream(device)
-    stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield stream
-    current.wait_stream(stream)
-
-
-@contextlib.contextmanager
-def capturing(
-    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None
-) -> Iterator[None]:
-    """Capture the kernels that are launched inside as a CUDA graph.
-
-    Other threads may use the device meanwhile, such as the one that pins a loader's memory.
-    """
-    gc.collect()  # if an unused graph were destroyed inside, the capture would fail
-    capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
-    # torch 2.11 does not restore the current stream after a failed capture. The outer block does.
-    with torch.cuda.stream(stream), capture:
-        yield
 
 
 def nonfinite_names(state: Mapping[Name, Any]) -> list[Name]:

@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.values import check_number
 from rdm_solo.methods import solo_learn
-from rdm_solo.methods.cuda_graphs import ReplayedForward
 from rdm_solo.methods.descriptions import method
 
 # torch.compile's modes; other names are backends.
@@ -54,17 +53,15 @@ def check_kwargs(kwargs: DictConfig) -> None:
                 check_number(f"method.kwargs.{key!s}", number, 0, alternative="true or false")
 
 
-def prepare(model: Any, options: DictConfig) -> None:
-    """Apply the options of ``backbone`` that change its speed; state-dict names do not change."""
+def prepare(model: Any, channels_last: bool, compiler: bool | str) -> None:
+    """Apply a memory format and a compiler; state-dict names do not change."""
     backbones = [model.backbone]
     if hasattr(model, "momentum_backbone"):
         backbones.append(model.momentum_backbone)
     for backbone in backbones:
-        if options.channels_last:
+        if channels_last:
             backbone.to(memory_format=torch.channels_last)
-        if options.compile in MODES:
-            backbone.compile(mode=options.compile)
-        elif options.compile:
-            backbone.compile(backend="inductor" if options.compile is True else options.compile)
-    if options.cuda_graph:
-        model.backbone.forward = ReplayedForward(model.backbone)
+        if compiler in MODES:
+            backbone.compile(mode=compiler)
+        elif compiler:
+            backbone.compile(backend="inductor" if compiler is True else compiler)

@@ -20,7 +20,6 @@ LOCAL = (
     "skip_broken",
     "compile",
     "channels_last",
-    "cuda_graph",
     "fused",
 )
 # The trainer's options that change results.

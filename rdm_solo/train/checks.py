@@ -62,7 +62,6 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "scheduler.min_lr": (check_number, 0),
     "backbone.stem": (check_choice, ("small", "imagenet")),
     "backbone.channels_last": (check_bool,),
-    "backbone.cuda_graph": (check_bool,),
     "backbone.kwargs.zero_init_residual": (check_bool,),
     "backbone.kwargs.width": (check_integer, 1),
     "backbone.kwargs.in_channels": (check_integer, 1),
@@ -138,10 +137,6 @@ def check(cfg: DictConfig) -> None:
             "checkpoint.best=true would be ignored, because no kNN accuracy is measured with "
             "knn.every_n_epochs=0."
         )
-    if cfg.backbone.compile and cfg.backbone.cuda_graph:
-        raise UserError(
-            "backbone.compile cannot be combined with backbone.cuda_graph=true: choose one of them."
-        )
     if cfg.share_epochs and cfg.checkpoint.best:
         raise UserError(
             "share_epochs=true cannot be combined with checkpoint.best=true: the best checkpoint "
@@ -153,6 +148,13 @@ def check(cfg: DictConfig) -> None:
         raise UserError(
             f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} cannot be combined with "
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
+        )
+    # With CUDA graphs, torch can sum gradients wrongly without an error (pytorch #96693).
+    has_graphs = cfg.backbone.compile in ("reduce-overhead", "max-autotune", "cudagraphs")
+    if has_graphs and cfg.trainer.accumulate_grad_batches > 1:
+        raise UserError(
+            f"backbone.compile={cfg.backbone.compile} cannot be combined with accumulated "
+            "gradients; use max-autotune-no-cudagraphs or true."
         )
     if cfg.optimizer.fused and cfg.optimizer.name == "lars":
         raise UserError("optimizer.fused=true: lars has no fused version; leave it out.")

@@ -48,7 +48,7 @@ def run(
     processes.limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = building.build(model_cfg, dataset.labelled)
-    building.prepare(model, cfg.backbone)
+    building.prepare(model, cfg.backbone.channels_last, cfg.backbone.compile)
     channels = backbones.input_channels(cfg.backbone.name, cfg.backbone.kwargs)
     data = DataModule(dataset, views, cfg.batch_size, cfg.seed, channels)
 
@@ -56,9 +56,6 @@ def run(
     guard = DivergenceGuard(partial(divergence_advice, run=advised, lr=derived.lr))
     callbacks = [guard, *make_callbacks(cfg, folder), *callbacks]
     trainer = make_trainer(cfg, folder, callbacks)
-    # checks.check() cannot know the device and the number of processes.
-    if cfg.backbone.cuda_graph and (processes.on_cpu(cfg.trainer) or trainer.world_size > 1):
-        raise UserError("backbone.cuda_graph=true needs a run on one GPU.")
 
     processes.start_process_group(trainer)
     with claims.claim(cfg, folder, derived.filter_batch, overrides) as start:

@@ -247,10 +247,10 @@ def test_several_devices_equal_one(tmp_path):
             assert error(actual, expected.double()) < EXACT, name
 
 
-def test_a_run_in_16_mixed_learns(tmp_path):
-    """The run in ``test_defaults.py`` has bf16-mixed where the card has it."""
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed"])  # test_defaults.py: bf16-mixed
+def test_a_run_learns(precision, tmp_path):
     options = ["filter=target_pow", "dataset=digits", "max_epochs=3", "~callbacks.ranks"]
-    small_runs.run(tmp_path / "run", *options, "trainer=gpu", "trainer.precision=16-mixed")
+    small_runs.run(tmp_path / "run", *options, "trainer=gpu", f"trainer.precision={precision}")
     assert len(small_runs.rows(tmp_path / "run")) == 3
     assert small_runs.learned(tmp_path / "run")
     summary = small_runs.read_summary(tmp_path / "run")

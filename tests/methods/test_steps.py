@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.small_methods import batch, configure, loss_of, make
+from support.small_methods import batch, loss_of, make
 from torch import nn
 
 from rdm_solo import methods
@@ -11,8 +11,7 @@ from rdm_solo import methods
 def test_the_average_of_weights_is_solo_learns_bit_for_bit():
     """Weights keep their strides, also 1x1 and single-channel convolutions in channels-last."""
     model = make("method=byol", "backbone.name=resnet18", "backbone.kwargs={}")
-    assert model.run_config.backbone.channels_last
-    methods.prepare(model, model.run_config.backbone)
+    methods.prepare(model, channels_last=True, compiler=False)
     pairs = list(model.momentum_pairs)
     for tau in (0.99, 0.99612, 0.5):
         model.momentum_updater.cur_tau = tau
@@ -51,16 +50,15 @@ def test_accuracies_that_no_logger_shows_change_no_loss():
 @pytest.mark.parametrize(
     ("compiler", "expected"),
     [
-        ("true", {"backend": "inductor"}),
+        (True, {"backend": "inductor"}),
         ("eager", {"backend": "eager"}),
         ("default", {"mode": "default"}),
         ("reduce-overhead", {"mode": "reduce-overhead"}),
-        ("false", None),
+        (False, None),
     ],
 )
 def test_a_compiler_is_a_mode_or_a_backend(compiler, expected, monkeypatch):
     chosen = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **options: chosen.append(options))
-    overrides = ["method=simsiam", f"backbone.compile={compiler}"]
-    methods.prepare(make(*overrides), configure(*overrides).backbone)
+    methods.prepare(make("method=simsiam"), channels_last=False, compiler=compiler)
     assert chosen == ([] if expected is None else [expected])

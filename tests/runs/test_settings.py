@@ -38,7 +38,6 @@ def test_an_option_of_the_setting_is_named(override, name):
         "diagnostics.every_n_epochs=2",
         "backbone.compile=default",
         "backbone.channels_last=false",
-        "backbone.cuda_graph=true",
         "watch.stop=true",
         "++trainer.limit_val_batches=2",
     ],

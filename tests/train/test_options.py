@@ -30,6 +30,10 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["filter=target_pow", "p=soft"], "p must be a number from -3 to 3"),
         (["filter=target_pow", "p={schedule: steps, 1: 0, 3: 1}"], "p's step in epoch 3 would"),
         (["share_epochs=true", "checkpoint.best=true"], "share_epochs=true cannot be combined"),
+        (
+            ["backbone.compile=reduce-overhead", "trainer.accumulate_grad_batches=2"],
+            "accumulated gradients; use max-autotune-no-cudagraphs",
+        ),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["++trainer.devcies=1"], "trainer.devcies"),
         (["++trainer.limit_train_batch=1"], "did you mean 'limit_train_batches'"),
