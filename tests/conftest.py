@@ -66,7 +66,8 @@ def _restored_settings():
     before = backend.benchmark, backend.deterministic
     deterministic = torch.are_deterministic_algorithms_enabled()
     yield
-    torch.use_deterministic_algorithms(deterministic)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call loads the compiler
+        torch.use_deterministic_algorithms(deterministic)
     backend.benchmark, backend.deterministic = before
 
 
