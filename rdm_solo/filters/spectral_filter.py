@@ -56,7 +56,7 @@ class SpectralFilter(nn.Module):
     normalisation.
 
     A stack of batches ``(V, N, k)``, such as the views of the same images, is filtered batch by
-    batch in one call, on a CPU with the same bits as V calls.
+    batch in one call. Up to rounding, the result is that of V calls.
 
     A call waits for the device once: for the decomposition or, with products, for their check. A
     function that is not elementwise adds one wait. Counts for warnings are read in every call on a
@@ -71,9 +71,9 @@ class SpectralFilter(nn.Module):
             defines the filter; 0 uses the batch alone. Each call is one update, so SimSiam and BYOL
             make two in a step.
         solver: ``"eigh"`` decomposes the Gram matrix. ``"products"`` computes sigma^-1 and
-            sigma^-0.5 of float32 rows without a gradient by matrix products, within the bound
-            above, and decomposes batches for which they are inexact. ``"auto"`` uses products on
-            CUDA devices, where they are faster.
+            sigma^-0.5 of float32 rows on a branch without gradient by matrix products, within the
+            bound above, and decomposes batches for which they are inexact. ``"auto"`` uses products
+            on CUDA devices, where they are faster.
         check_delay: number of calls after which the check of products is read. 0: each call waits
             for its own. A batch that fails a delayed check is mapped to zero. The first batch of an
             epoch is checked at once, and after a failed check the rest of the epoch is decomposed.
@@ -115,7 +115,7 @@ class SpectralFilter(nn.Module):
         self.schedule = None if p is None else as_schedule(p)
         self._pending: list[tuple[int, int, Tensor]] = []  # n, k, counts on the device
         self._logged: set[str] = set()
-        self._checks: list[Callable[[], bool]] = []  # of products
+        self._checks: list[tuple[int, Callable[[], list[bool]]]] = []  # n, flags of products
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -163,10 +163,9 @@ class SpectralFilter(nn.Module):
         # detach() also drops forward-mode tangents, which no_grad() keeps.
         with torch.no_grad():
             batches = [self._gather(x.detach()) for x in views]
-            if not has_derivative:
-                filtered = self._filter_by_products(batches)
-                if filtered is not None:
-                    return filtered
+            filtered = self._filter_by_products(batches)
+            if filtered is not None:
+                return filtered
             values = []
             operators = []
             for spectrum in spectra(batches, drop_noise=not self._gain.elementwise):
@@ -224,19 +223,23 @@ class SpectralFilter(nn.Module):
         solver = self.solver
         if solver == "auto":
             solver = "products" if batch.rows.device.type == "cuda" else "eigh"
-        # After batch norm, a square batch has a null direction that inverse_root does not know, so
-        # it would always fail the check.
-        if order is None or not is_root or solver == "eigh" or batch.n == batch.k:
+        if order is None or not is_root or solver == "eigh" or self._needs_eigh:
             return None
-        if self._needs_eigh:
+        # A reentrant checkpoint calls a filter without and then with gradients, so a branch with
+        # gradients always has one solver. A square batch has a null direction after batch norm that
+        # inverse_root does not know, so it would always fail the check.
+        if self.has_gradient or batch.n == batch.k:
             return None
         cut = relative_cut(batch.dtype, batch.n, batch.k)
         grams = torch.stack([gram for _, gram in batches if gram is not None])
-        root, usable = inverse_root(grams, order, cut)
+        root, usable = inverse_root(grams, order, cut, centred=batch.dual)
         negligible_rows = torch.stack([batch.negligible_rows for batch, _ in batches])
         usable = usable & (negligible_rows == 0)
+        has_no_row = torch.stack([batch.broken_rows for batch, _ in batches]) == batch.n
         root = root.where(usable[:, None, None], 0.0)
-        self._checks.append(read_later(usable.all()))
+        root = root.masked_fill(has_no_row[:, None, None], torch.nan)
+        flags = torch.stack([usable.all(), has_no_row.any()])
+        self._checks.append((batch.n, read_later(flags)))
         while len(self._checks) > (self.check_delay if self._is_checked else 0):
             if not self._read_check():
                 return None
@@ -244,12 +247,15 @@ class SpectralFilter(nn.Module):
 
     def _read_check(self) -> bool:
         """Return the oldest check; if it failed, all batches of this epoch are decomposed."""
-        is_usable = self._checks.pop(0)
-        if is_usable():
+        n, flags = self._checks.pop(0)
+        is_usable, has_no_row = flags()
+        if is_usable:
             self._is_checked = True
             return True
         self._needs_eigh = self.check_delay > 0
         if self._is_checked and self.check_delay:
+            if has_no_row:
+                raise self._no_finite_row(n)
             problem = "cannot be filtered by products"
             self._log_once(
                 problem,
@@ -285,10 +291,7 @@ class SpectralFilter(nn.Module):
         rows = torch.stack([counts for _, _, counts in pending]).tolist()
         for (n, k, _), (broken, negligible, kept, total_gain) in zip(pending, rows):
             if broken == n:
-                raise FloatingPointError(
-                    f"all {n} rows of the batch that reached the {self.branch} filter "
-                    "hold NaN or infinity; lower the learning rate, or use bf16 instead of fp16."
-                )
+                raise self._no_finite_row(n)
             if not math.isfinite(total_gain):
                 raise UserError(
                     f"the filter function {self._gain.name!r} returned NaN or infinity for a "
@@ -303,6 +306,12 @@ class SpectralFilter(nn.Module):
             if kept < most - 1 or kept == 0:
                 problem = "are rounding noise (collapsed or repeated features?)"
                 self._warn_once(most - kept, f"{most} directions", problem)
+
+    def _no_finite_row(self, n: int) -> FloatingPointError:
+        return FloatingPointError(
+            f"all {n} rows of the batch that reached the {self.branch} filter "
+            "hold NaN or infinity; lower the learning rate, or use bf16 instead of fp16."
+        )
 
     def _warn_once(self, count: float, total: str, problem: str) -> None:
         self._log_once(
