@@ -49,8 +49,12 @@ def _frozen_objects():
 
 @pytest.fixture(autouse=True, scope="session")
 def _surroundings():
-    """Give every test one thread, Ctrl-C (which a shell's background job ignores) and no W&B."""
-    torch.set_num_threads(1)
+    """Give every test Ctrl-C (which a shell's background job ignores), no W&B, and one thread.
+
+    ``OMP_NUM_THREADS`` chooses another number of threads.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
@@ -120,6 +124,16 @@ def tree(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """Train the run of three epochs that tests read, and that a resumed run must equal."""
+    from support.small_runs import FINISHED, run
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run(folder, *FINISHED)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def on_second_device(tmp_path_factory):
     """Call ``on_second_device(function, *arguments)`` in a process with that device."""
     if not second_device.can_install():
@@ -162,7 +176,7 @@ def start(
     *arguments: str, cwd: Path, stderr: int = subprocess.STDOUT, **environment: str
 ) -> subprocess.Popen[str]:
     """Start ``python -m <arguments>`` as a user does, in that folder; its output is piped."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    variables = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
     path = variables.get("PYTHONPATH", "")
     variables["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}"
     return subprocess.Popen(

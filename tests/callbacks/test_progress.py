@@ -10,6 +10,7 @@ import re
 import struct
 import termios
 
+import pytest
 from support.small_runs import SMALL, run, run_until
 
 from rdm_solo.callbacks import epoch_reports
@@ -22,16 +23,8 @@ def test_a_line_of_the_log_leaves_out_what_was_not_measured():
     assert epoch_line(7, 9, values, 1) == "epoch 7/9: acc 71.2, 1.0 s"
 
 
-def test_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "rdm_solo"):
-        run(tmp_path, *SMALL, "trainer.enable_progress_bar=true")
-    ranks = r"erank \d+\.\d < \d+\.\d, features \d+\.\d"
-    values = rf"loss -?\d\.\d+, {ranks}, kNN \d+\.\d, acc \d+\.\d, \d+\.\d s"
-    epochs = re.findall(rf"epoch (\d)/2: {values}\n", caplog.text)
-    assert epochs == ["1", "2"]
-
-
-def test_the_untrained_network_is_announced_and_ranks_are_explained(tmp_path, caplog):
+def test_each_epoch_is_one_line_of_the_log_after_the_untrained_network(tmp_path, caplog):
+    """Steps of a long epoch have lines, too."""
     options = [*SMALL, "trainer.enable_progress_bar=true"]
     with caplog.at_level(logging.INFO, "rdm_solo"):
         run_until(2, tmp_path, *options)
@@ -40,19 +33,16 @@ def test_the_untrained_network_is_announced_and_ranks_are_explained(tmp_path, ca
         assert explained == epoch_reports.LEGEND
         assert untrained.startswith("before training: erank")
         caplog.clear()
-        run(tmp_path, *options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(epoch_reports, "LINE_EVERY", 0.0)
+            run(tmp_path, *options)
     assert not any("measuring" in line for line in caplog.messages)
-    lines = [line for line in caplog.messages if "erank" in line]
-    assert lines[0] == epoch_reports.LEGEND
-    assert lines[1].startswith("epoch 2/2: ")
-
-
-def test_a_long_epoch_logs_its_steps(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(epoch_reports, "LINE_EVERY", 0.0)
-    with caplog.at_level(logging.INFO, "rdm_solo"):
-        run(tmp_path, *SMALL, "trainer.enable_progress_bar=true", "max_epochs=1")
-    line = r"epoch 1/1, step (\d)/4, \d+ images/s, loss -?\d\.\d+\n"
+    assert caplog.messages.count(epoch_reports.LEGEND) == 1
+    line = r"epoch 2/2, step (\d)/4, \d+ images/s, loss -?\d\.\d+\n"
     assert re.findall(line, caplog.text) == ["1", "2", "3", "4"]
+    ranks = r"erank \d+\.\d < \d+\.\d, features \d+\.\d"
+    values = rf"loss -?\d\.\d+, {ranks}, kNN \d+\.\d, acc \d+\.\d, \d+\.\d s"
+    assert re.findall(rf"epoch (\d)/2: {values}\n", caplog.text) == ["2"]
 
 
 class Loss:

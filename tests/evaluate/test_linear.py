@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import small_runs
 from support.small_methods import load
-from support.small_runs import SMALL, run
+from support.small_runs import FINISHED
 
 from rdm_solo.cli import arguments
 from rdm_solo.data import loader, synthetic
@@ -37,30 +37,24 @@ def read_json(folder: Path) -> dict:
     return json.loads((folder / "linear.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "0_simsiam_target_pow_p=-0.5"
-    run(folder, *SMALL, "filter=target_pow")
-    return folder
-
-
 @pytest.fixture
-def finished(trained, tmp_path):
-    return Path(shutil.copytree(trained, tmp_path / "0_simsiam_target_pow_p=-0.5"))
+def folder(finished, tmp_path):
+    """Return a copy of the finished run."""
+    return Path(shutil.copytree(finished, tmp_path / "0_simsiam_target_pow_p=-0.5"))
 
 
 def save_config(folder: Path, *options: str) -> None:
-    cfg = small_runs.configure(*SMALL, "filter=target_pow", *options)
+    cfg = small_runs.configure(*FINISHED, *options)
     saved_config.write(folder, cfg, [])
 
 
 class TestResults:
-    def test_files_keep_the_variants_apart(self, finished):
-        augmented = evaluate(f"run={finished}", "epochs=2", "seed=5")
-        evaluate(f"run={finished}", "features=cached", "epochs=3")
+    def test_files_keep_the_variants_apart(self, folder):
+        augmented = evaluate(f"run={folder}", "epochs=2", "seed=5")
+        evaluate(f"run={folder}", "features=cached", "epochs=3")
         # The same settings and seed replace the record.
-        cached = evaluate(f"run={finished}", "features=cached", "epochs=3")
-        assert read_json(finished) == {"cached": [cached], "protocol": [augmented]}
+        cached = evaluate(f"run={folder}", "features=cached", "epochs=3")
+        assert read_json(folder) == {"cached": [cached], "protocol": [augmented]}
         assert augmented["augmentation"] == {"crop_scale": [0.08, 1.0], "flip": 0.5}
         assert cached["augmentation"] is None
         for record in (augmented, cached):
@@ -70,24 +64,24 @@ class TestResults:
         assert [row["epoch"] for row in cached["curve"]] == [1, 2, 3]
         assert cached["curve"][-1]["top1"] == cached["top1"]
 
-    def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, finished, caplog):
+    def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, folder, caplog):
         caplog.set_level("INFO", logger="rdm_solo")
         # A rate so low that the accuracies are those of the first weights.
-        cached = [f"run={finished}", "features=cached", "lr=0.001"]
+        cached = [f"run={folder}", "features=cached", "lr=0.001"]
         records = [evaluate(*cached, "epochs=1", "seed=1")]
         for seed in range(3):
             records.append(evaluate(*cached, "epochs=2", f"seed={seed}"))
-        assert read_json(finished) == {"cached": records}
+        assert read_json(folder) == {"cached": records}
         top1 = [record["top1"] for record in records[1:]]
         sd = np.std(top1, ddof=1)
         assert sd > 0
         assert f"top-1 {np.mean(top1):.2f} ± {sd:.2f} % over 3 seeds" in caplog.text
 
-    def test_cached_features_are_those_of_clean_images(self, finished):
+    def test_cached_features_are_those_of_clean_images(self, folder):
         options = ["features=cached", "epochs=5", "lr=3", "seed=2"]
-        record = evaluate(f"run={finished}", *options)
+        record = evaluate(f"run={folder}", *options)
         data = synthetic(num_train=64, num_val=32, size=8)
-        backbone = load(finished / "checkpoints" / "last.ckpt")
+        backbone = load(folder / "checkpoints" / "last.ckpt")
         mean = torch.tensor(data.mean).view(-1, 1, 1)
         std = torch.tensor(data.std).view(-1, 1, 1)
         parts = []
@@ -100,30 +94,30 @@ class TestResults:
         assert record["top1"] == curve[-1].top1
         assert record["top5"] == curve[-1].top5
 
-    def test_scalars_reach_the_runs_tensorboard(self, finished):
+    def test_scalars_reach_the_runs_tensorboard(self, folder):
         pytest.importorskip("tensorboard")
         from support.read_loggers import events
 
         record = {"tensorboard": {"folder": "tensorboard"}}
-        (finished / "loggers.json").write_text(json.dumps(record))
-        cached = evaluate(f"run={finished}", "epochs=1", "features=cached")
-        step = 8  # the checkpoint's
-        assert events(finished / "tensorboard") == {
+        (folder / "loggers.json").write_text(json.dumps(record))
+        cached = evaluate(f"run={folder}", "epochs=1", "features=cached")
+        step = 12  # the checkpoint's
+        assert events(folder / "tensorboard") == {
             "linear/cached_top1": [(step, cached["top1"])],
             "linear/cached_top5": [(step, cached["top5"])],
         }
 
-    def test_a_broken_file_is_refused_before_the_evaluation(self, finished, monkeypatch):
-        path = finished / "linear.json"
+    def test_a_broken_file_is_refused_before_the_evaluation(self, folder, monkeypatch):
+        path = folder / "linear.json"
         path.write_text("{")
         monkeypatch.setattr(extraction, "extract", None)
         with pytest.raises(UserError, match="linear"):
-            evaluate(f"run={finished}", "features=cached")
+            evaluate(f"run={folder}", "features=cached")
         assert path.read_text() == "{"
 
 
 class TestBackbone:
-    def test_it_is_frozen_and_images_are_new_every_epoch(self, finished, monkeypatch):
+    def test_it_is_frozen_and_images_are_new_every_epoch(self, folder, monkeypatch):
         backbones = []
         images = []
         represent = extraction.represent
@@ -134,8 +128,8 @@ class TestBackbone:
             return represent(backbone, x)
 
         monkeypatch.setattr(extraction, "represent", recording)
-        evaluate(f"run={finished}", "epochs=2", "batch_size=20")
-        before = weight_files.read(finished / "checkpoints" / "last.ckpt").state
+        evaluate(f"run={folder}", "epochs=2", "batch_size=20")
+        before = weight_files.read(folder / "checkpoints" / "last.ckpt").state
         assert small_runs.same(dict(backbones[0].state_dict()), dict(before))
         clean, *crops = images
         ((val, _),) = loader(synthetic(64, 32, 8), "val", 32)
@@ -174,11 +168,11 @@ class TestBackbone:
 
 
 class TestConfig:
-    def test_the_runs_data_set_comes_with_its_own_settings(self, finished):
-        save_config(finished)
+    def test_the_runs_data_set_comes_with_its_own_settings(self, folder):
+        save_config(folder)
 
         def dataset(*changes):
-            return linear_config.with_dataset(configure(f"run={finished}", *changes)).dataset
+            return linear_config.with_dataset(configure(f"run={folder}", *changes)).dataset
 
         changed = dataset("dataset.seed=3", "dataset.views.pipelines.0.flip=0.25")
         assert (changed.num_train, changed.source.seed) == (64, 3)
@@ -211,20 +205,20 @@ class TestConfig:
         (["run={run}", "features=cached", "augmentation.flip=0.5"], "augmentation.flip=0.5"),
     ],
 )
-def test_refusals_write_nothing(argv, names, finished):
-    cfg = configure(*(argument.format(run=finished) for argument in argv))
+def test_refusals_write_nothing(argv, names, folder):
+    cfg = configure(*(argument.format(run=folder) for argument in argv))
     with pytest.raises(UserError, match=names):
         linear_probe.evaluate(cfg)
-    assert not list(finished.glob("linear.*"))
+    assert not list(folder.glob("linear.*"))
 
 
-def test_each_run_of_a_multirun_is_evaluated_on_its_own_data_set(finished, monkeypatch):
-    other = Path(shutil.copytree(finished, finished.with_name("1_simsiam_target_pow_p=-0.5")))
+def test_each_run_of_a_multirun_is_evaluated_on_its_own_data_set(folder, monkeypatch):
+    other = Path(shutil.copytree(folder, folder.with_name("1_simsiam_target_pow_p=-0.5")))
     save_config(other, "dataset.num_train=48")
-    monkeypatch.chdir(finished.parent)
-    runs = f"run={finished.name},{other.name}"
+    monkeypatch.chdir(folder.parent)
+    runs = f"run={folder.name},{other.name}"
     monkeypatch.setattr(sys, "argv", ["linear", "-m", runs, "features=cached", "epochs=1"])
     linear_probe.main()
-    for folder, size in ((finished, 64), (other, 48)):
-        (record,) = read_json(folder)["cached"]
+    for path, size in ((folder, 64), (other, 48)):
+        (record,) = read_json(path)["cached"]
         assert record["images"]["train"] == size

@@ -33,7 +33,10 @@ DRAWN = [
     "threads=1",
     "knn.every_n_epochs=1",
 ]
-# The same without figures/erank.png, which takes a third of its time.
+# The run of the fixture ``finished``. No test changes its folder.
+FINISHED = [*DRAWN, "filter=target_pow", "max_epochs=3"]
+FINISHED += ["scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
+# The smallest run without figures/erank.png, which takes a third of its time.
 SMALL = [*DRAWN, "~callbacks.ranks"]
 # The same for methods without a predictor.
 WITHOUT_PREDICTOR = [option for option in SMALL if "pred_hidden" not in option]

@@ -1,6 +1,5 @@
 """A run: which files it leaves, that it repeats, and its options."""
 
-import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -10,28 +9,21 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from scipy.stats import entropy
-from support.small_runs import DRAWN, SMALL, WATCHED, configure, files, read_summary, rows, run
+from support.small_runs import SMALL, WATCHED, all_rows, configure, files, read_summary, rows, run
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import read_metrics, spectra_files
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.train import training_data
+from rdm_solo.train import reporting, training_data
+from rdm_solo.train.claims import Start
 from rdm_solo.train.processes import world_size
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Return the folder of a run of two epochs, and what the call returned."""
-    folder = tmp_path_factory.mktemp("run")
-    return folder, run(folder, *DRAWN, "filter=target_pow")
-
-
 def test_metrics_hold_every_column_for_every_epoch(finished):
-    folder, _ = finished
-    assert list(read_metrics(folder)) == list(COLUMNS)
-    table = rows(folder)
-    assert [row["epoch"] for row in table] == [1, 2]
+    assert list(read_metrics(finished)) == list(COLUMNS)
+    table = rows(finished)
+    assert [row["epoch"] for row in table] == [1, 2, 3]
     # Without a softmax and a callback; the pixels are classified before the first epoch.
     absent = {"erank/logits", "train/loss_share", "rate/slope", "val/knn_pixels"}
     for row in table:
@@ -79,19 +71,18 @@ class Validated(pl.Callback):
             self.numbers[name] = float(trainer.callback_metrics[name])
 
 
-def _validate(rank: int, world: int, folder: str, method: str) -> dict[str, float]:
+def _validate(rank: int, world: int, folder: str) -> dict[str, float]:
     """Return what a process validated, and the accuracy and loss that the run logged."""
     validated = Validated()
-    options = [f"method={method}", "trainer.strategy=ddp", f"trainer.devices={world}"]
+    options = ["method=byol", "trainer.strategy=ddp", f"trainer.devices={world}"]
     options += ["dataset.num_val=11", "batch_size=8", "max_epochs=1", "scheduler.warmup_epochs=0"]
     # Something has to ask for the loss of the classifier, which only loggers show.
     run(Path(folder), *SMALL, *options, "logger=tensorboard", callbacks=[validated])
     return dict(validated.numbers)
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
-def test_an_uneven_validation_set_counts_each_image_once(method, worlds, tmp_path):
-    first, second = worlds(2).run(_validate, str(tmp_path), method)
+def test_an_uneven_validation_set_counts_each_image_once(worlds, tmp_path):
+    first, second = worlds(2).run(_validate, str(tmp_path))
     assert [first["images"], second["images"]] == [5, 6]
     accuracy = 100 * (first["correct"] + second["correct"]) / 11
     loss = (first["loss"] + second["loss"]) / 11
@@ -101,10 +92,9 @@ def test_an_uneven_validation_set_counts_each_image_once(method, worlds, tmp_pat
 
 
 def test_spectra_give_the_same_eranks_as_the_table(finished):
-    folder, _ = finished
-    spectra = spectra_files.read(folder)[0]
-    assert list(spectra["rows"]) == [128, 128]
-    for epoch, row in enumerate(rows(folder)):
+    spectra = spectra_files.read(finished)[0]
+    assert list(spectra["rows"]) == [128, 128, 128]
+    for epoch, row in enumerate(rows(finished)):
         for branch in ("online", "target", "projection"):
             lam = spectra[f"lam_{branch}"][epoch]
             assert lam.shape == (16,)
@@ -115,20 +105,17 @@ def test_spectra_give_the_same_eranks_as_the_table(finished):
 
 
 def test_the_summary_records_config_versions_and_last_values(finished):
-    folder, returned = finished
-    summary = read_summary(folder)
-    assert summary == json.loads(json.dumps(returned))
+    summary = read_summary(finished)
     assert summary["finished"]
     assert summary["derived"]["lr"] == pytest.approx(0.5 * 16 / 256)
-    assert summary["last"]["erank/online"] == rows(folder)[-1]["erank/online"]
+    assert summary["last"]["erank/online"] == rows(finished)[-1]["erank/online"]
     assert {"torch", "solo-learn", "python"} <= summary["versions"].keys()
     assert summary["config"]["p"] == -0.5
     assert summary["seed"] == 0
 
 
 def test_nothing_else_is_written(finished):
-    folder, _ = finished
-    assert files(folder) == {
+    assert files(finished) == {
         ".hydra/config.yaml",
         ".hydra/overrides.yaml",
         "owner.json",
@@ -136,6 +123,7 @@ def test_nothing_else_is_written(finished):
         "metrics.csv",
         "spectra/epoch_0001.npz",
         "spectra/epoch_0002.npz",
+        "spectra/epoch_0003.npz",
         "summary.json",
         "figures/erank.png",
         "checkpoints/last.ckpt",
@@ -148,24 +136,17 @@ def test_a_fast_dev_run_leaves_nothing_to_resume(tmp_path):
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-def test_another_seed_gives_other_metrics(finished, tmp_path):
-    """The exact resume of runs shows that one seed gives the same metrics."""
-    folder, _ = finished
-    run(tmp_path, *SMALL, "filter=target_pow", "seed=1")
-    assert rows(tmp_path) != rows(folder)
-
-
-def test_a_schedule_moves_p_with_the_epochs(tmp_path):
+def test_a_schedule_moves_p_and_another_seed_gives_other_metrics(finished, tmp_path):
     exponents = []
     watch = pl.callbacks.LambdaCallback(
         on_train_epoch_end=lambda trainer, module: exponents.append(module.filters[0].p)
     )
-    p = "p={schedule: linear, start: 0, end: -1}"
-    run(tmp_path / "linear", *SMALL, "filter=target_pow", p, callbacks=[watch])
+    options = ["p={schedule: linear, start: 0, end: -1}", "seed=1"]
+    run(tmp_path, *SMALL, "filter=target_pow", *options, callbacks=[watch])
     assert exponents == [0, -1]
-    p = "p={schedule: steps, 1: -0.5, 2: 0.5}"
-    run(tmp_path / "steps", *SMALL, "filter=target_pow", p, callbacks=[watch])
-    assert exponents[2:] == [-0.5, 0.5]
+    # The untrained networks differ in nothing but the seed.
+    untrained, expected = all_rows(tmp_path)[0], all_rows(finished)[0]
+    assert untrained["erank/features"] != expected["erank/features"]
 
 
 def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
@@ -189,8 +170,11 @@ def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
     ],
 )
 def test_only_risky_settings_get_a_warning(overrides, warning, tmp_path, caplog):
+    cfg = configure(*SMALL, *overrides)
+    dataset, views = training_data.make_data(cfg)
+    _, derived = training_data.derive(cfg, dataset, views)
     with caplog.at_level(logging.WARNING, "rdm_solo"):
-        run(tmp_path, *SMALL, *overrides, "max_epochs=1")
+        reporting.announce(cfg, tmp_path, derived, views, Start())
     assert warning in caplog.text
     assert ("warning" in caplog.text) is bool(warning)
 

@@ -8,23 +8,15 @@ import pytest
 import torch
 from filelock import FileLock
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, rows, run, run_until
+from support.small_runs import FINISHED, SMALL, rows, run, run_until
 
 from rdm_solo.cli import arguments
 from rdm_solo.ground.errors import UserError
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.train import reporting
 
-OPTIONS = [*SMALL, "filter=target_pow", "p=-0.5", "trainer.enable_progress_bar=false"]
-OPTIONS += ["max_epochs=3", "scheduler.warmup_epochs=1"]
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Path:
-    """Train a run of three epochs."""
-    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
-    run(folder, *OPTIONS)
-    return folder
+# The run of the fixture ``finished``, without its figure.
+OPTIONS = [*FINISHED, "~callbacks.ranks"]
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +43,12 @@ def times(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
 
 
-def test_the_same_command_resumes_and_then_has_nothing_to_do(cut, uninterrupted, train):
+def test_the_same_command_resumes_and_then_has_nothing_to_do(cut, finished, train):
     options = [*OPTIONS, "hydra.run.dir=run"]
     out = train(*options)
     assert out.returncode == 0, out.stderr
     assert "resuming after epoch 1" in out.stdout
-    assert table(cut) == table(uninterrupted)
+    assert table(cut) == table(finished)
     assert not (cut / "failed.txt").exists()
 
     before = times(cut)
@@ -72,16 +64,16 @@ def test_the_same_command_resumes_and_then_has_nothing_to_do(cut, uninterrupted,
     assert times(cut) == before
 
 
-def test_resume_takes_the_options_from_the_folder(cut, uninterrupted, train):
+def test_resume_takes_the_options_from_the_folder(cut, finished, train):
     out = train("resume=run", "diagnostics.every_n_epochs=3")
     assert out.returncode == 0, out.stderr
-    for row, expected in zip(rows(cut), rows(uninterrupted), strict=True):
+    for row, expected in zip(rows(cut), rows(finished), strict=True):
         assert row["train/loss"] == expected["train/loss"]
     assert "erank/online" not in rows(cut)[1]
 
 
-def test_more_epochs_keep_the_warm_up(uninterrupted, tmp_path, train):
-    shutil.copytree(uninterrupted, tmp_path / "run")
+def test_more_epochs_keep_the_warm_up(finished, tmp_path, train):
+    shutil.copytree(finished, tmp_path / "run")
     out = train("resume=run", "max_epochs=4")
     assert out.returncode == 0, out.stderr
     assert len(rows(tmp_path / "run")) == 4
@@ -90,43 +82,40 @@ def test_more_epochs_keep_the_warm_up(uninterrupted, tmp_path, train):
     assert saved.scheduler.warmup_epochs == 1
 
 
-@pytest.mark.parametrize("option", ["p=-1", "seed=1", "max_epochs=4", "method=byol"])
-def test_another_config_is_refused_and_changes_nothing(option, cut):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("p=-1", "differs in .*p"),
+        ("method=byol", "differs in .*method"),
+        # Another number of processes needs the same filtered batch.
+        ("batch_size=8", r"16 rows.* 8:"),
+    ],
+)
+def test_another_config_is_refused_and_changes_nothing(option, message, cut):
     before = times(cut)
-    name = option.partition("=")[0]
-    with pytest.raises(FolderTaken, match=f"differs in .*{name}"):
+    with pytest.raises(UserError, match=message):
         run(cut, *OPTIONS, option)
     assert times(cut) == before
 
 
-def test_another_number_of_processes_needs_the_same_filtered_batch(cut):
-    with pytest.raises(UserError, match=r"16 rows.* 8:"):
-        run(cut, *OPTIONS, "batch_size=8")
-
-
-def test_overwrite_keeps_the_earlier_run_under_another_name(cut, killed):
-    run(cut, *OPTIONS, "p=-1", "overwrite=true")
+def test_overwrite_keeps_the_earlier_run_and_the_same_command_resumes(cut, killed, monkeypatch):
+    # The clock advances by 100 seconds at each checkpoint and at the end of a start.
+    monkeypatch.setattr(reporting, "perf_counter", itertools.count(step=100).__next__)
+    options = [*OPTIONS, "p=-1", "overwrite=true"]
+    run_until(3, cut, *options)
+    summary = run(cut, *options)
+    assert summary["seconds"] == 200 + 200
+    assert len(rows(cut)) == 3
     (old,) = cut.parent.glob("run.old-*")
     assert table(old) == table(killed)
     assert OmegaConf.load(cut / ".hydra" / "config.yaml").p == -1
 
 
-def test_a_requeued_command_with_overwrite_resumes_and_adds_up_the_seconds(tmp_path, monkeypatch):
-    # The clock advances by 100 seconds at each checkpoint and at the end of a start.
-    monkeypatch.setattr(reporting, "perf_counter", itertools.count(step=100).__next__)
-    folder = tmp_path / "run"
-    run_until(3, folder, *OPTIONS, "overwrite=true")
-    summary = run(folder, *OPTIONS, "overwrite=true")
-    assert summary["seconds"] == 200 + 200
-    assert list(tmp_path.iterdir()) == [folder]
-    assert len(rows(folder)) == 3
-
-
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(cut, uninterrupted):
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(cut, finished):
     """The table of such a run may have a row already."""
     shutil.rmtree(cut / "checkpoints")
     run(cut, *OPTIONS)
-    assert table(cut) == table(uninterrupted)
+    assert table(cut) == table(finished)
 
 
 def test_starts_that_add_no_epoch_end_with_an_error(cut):
