@@ -1,7 +1,6 @@
 """The switch trial: interventions that end, matched gaps, a shared start, the analysis."""
 
 import itertools
-import re
 
 import numpy as np
 import pandas as pd
@@ -18,8 +17,7 @@ from rdm_solo.spectra import correlation, effective_rank
 from rdm_solo.train.training_data import derive, make_data
 from studies.intervals import equivalence
 from studies.switch import arms, effects, icons, runs
-from studies.switch.figures import FIGURES, figure
-from studies.switch.page import STUDY, Effects
+from studies.switch.page import Effects
 from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit
 
 
@@ -78,22 +76,6 @@ def test_a_stack_of_views_is_replaced_view_by_view(x):
     by_view = arms.Scrambled(seed=0)
     for view, result, replaced in zip(views, outputs, out):
         torch.testing.assert_close(replaced, by_view(view, result))
-
-
-def test_an_arm_acts_from_its_first_to_its_last_epoch():
-    calls = []
-
-    class Logged(arms.Arm):
-        def start(self, model):
-            calls.append(("start", epoch))
-
-        def stop(self, model):
-            calls.append(("stop", epoch))
-
-    arm = Logged(11, 20)
-    for epoch in range(11, 31):  # resumed after epoch 10
-        arm.on_train_epoch_start(type("Trainer", (), {"current_epoch": epoch - 1}), None)
-    assert calls == [("start", 11), ("stop", 21)]
 
 
 def test_a_removed_predictor_keeps_its_weights():
@@ -254,17 +236,6 @@ def test_an_arm_that_changes_nothing_repeats_the_unswitched_run(monkeypatch, tmp
     assert gaps[2] > 0.1
 
 
-def test_every_arm_of_the_questions_is_trained():
-    for question in PLAN["questions"].values():
-        for label in question["arms"]:
-            *setting, arm = label.split("/")
-            assert arm in ARMS[(setting or [question.get("setting")])[0]]
-    assert set(PLAN["dose"]) <= {UNSWITCHED, *ARMS["power"]}
-    assert len(runs.planned()) == len(set(runs.planned())) == 12 * 4 * 6
-    first = runs.planned()[: 4 * 6 * 6]
-    assert {unit.seed for unit in first} == set(PLAN["seeds"][:6])
-
-
 def test_training_stops_when_the_planned_hours_are_used(tmp_path):
     table = table_of(halved, seeds=2)
     table["cpu seconds"] = str(3600 * PLAN["cpu_hours"] / len(table) + 1)
@@ -348,28 +319,6 @@ def test_tests_compare_an_arm_with_the_same_seed():
     assert restored.loc["off", "textures"]["says"] == "up"
 
 
-def test_late_outcomes_are_tested_during_the_switch_and_at_the_end():
-    values = effects.values_of(table_of(halved))
-    tests = effects.judged(values, PLAN["questions"]["features"])
-    means = tests[tests["arm"] == "power/off"].groupby("outcome")["mean"].mean()
-    assert means["late"] == pytest.approx(np.log(0.5), abs=0.1)
-    assert means["end"] == pytest.approx(0, abs=0.1)
-
-
-def test_the_page_names_effects_as_factors():
-    table = table_of(halved).assign(**{"cpu seconds": "9"})
-    page, appendix = STUDY.pages(table).values()
-    row = r"no filter \| 1.0 → 1.0 \| lower \| (\S+) \(.*\) \| .* \| 12 \|"
-    off = re.search(row, page)
-    covariance = re.search(r"covariance term \* \| .* \| higher \| (\S+) .* \| 0 \|", page)
-    assert float(off.group(1)) == pytest.approx(0.5, abs=0.02)
-    assert float(covariance.group(1)) == pytest.approx(2, abs=0.1)
-    end = re.search(r"In epoch 30 it is (\d.\d\d) to", page)
-    assert float(end.group(1)) == pytest.approx(1, abs=0.05)
-    assert "Each data set has 6 seeds" in page
-    assert "| off | icons | switched | projection | -0." in appendix
-
-
 def test_an_answer_says_on_how_many_data_sets_it_was_shown():
     table = table_of(halved)
     icons = table[table["data"] == "icons"]
@@ -396,19 +345,6 @@ def test_an_answer_says_on_how_many_data_sets_it_was_shown():
     assert shown.where("no difference", "removed", "p 0.5") == "all sets"
     marks = [("*" in factor, "=" in factor) for factor in shown.factors("removed", "off")]
     assert marks == [(True, False), (True, False), (False, True), (False, False)]
-
-
-def test_a_column_that_is_the_same_number_is_tested_once():
-    table = table_of(halved)
-    table["projection"] = table["online"]
-    tests = effects.judged(effects.values_of(table), PLAN["questions"]["methods"])
-    assert set(tests["column"]) == {"online", "centred"}
-
-
-def test_others_are_compared_with_the_run_without_a_filter():
-    values = effects.values_of(table_of(halved))
-    tests = effects.judged(values, PLAN["questions"]["others"])
-    assert tests["mean"].tolist() == pytest.approx([np.log(2)] * 4, abs=0.1)
 
 
 def test_a_diverged_arm_has_rank_one_and_the_accuracy_of_chance():
@@ -458,21 +394,3 @@ def test_the_line_of_growth_on_the_gap_is_recovered():
     assert len(lines) == 12
     assert lines["slope"].tolist() == pytest.approx([slope] * 12)
     assert lines["threshold"].tolist() == pytest.approx([threshold] * 12)
-
-
-def test_growth_falls_with_the_share_of_the_rotation():
-    shares = {"rotated 0.25": 0.25, "rotated 0.5": 0.5, "rotated 0.75": 0.75, "rotated 1": 1}
-
-    def growth(setting, arm, epoch):
-        return (epoch - 10) / 5 * -0.3 * shares.get(arm, 0)
-
-    slopes = effects.growth_on_share(effects.values_of(table_of(growth, noise=0.0)))
-    assert slopes["data"].tolist() == ["textures", "icons"]
-    assert slopes["mean"].tolist() == pytest.approx([-0.3, -0.3])
-
-
-def test_a_figure_has_a_panel_for_each_data_set():
-    drawing = figure(effects.values_of(table_of(halved)), FIGURES["switch_filter"])
-    assert len(drawing.axes) == 2
-    line = drawing.axes[0].get_lines()[1]
-    assert line.get_ydata()[5] == pytest.approx(np.log(0.5), abs=0.1)
