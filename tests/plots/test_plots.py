@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -19,18 +20,25 @@ from support.report_pages import run
 from rdm_solo import filters, plots
 from rdm_solo.ground.errors import UserError
 from rdm_solo.plots import style
+from rdm_solo.plots.epochs import epoch_axes
 from rdm_solo.runs import RunFolder, columns
 from rdm_solo.runs.groups import by_setting
 from rdm_solo.theory.filter_effect import predict_effect
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"
-CHARTED = [column.name for column in columns.COLUMNS.values() if column.chart or column.meaning]
-MEASURED = {name.replace("/", "__"): [1, 2, 3] for name in CHARTED}
+# Besides the columns of every run here: those with the longest labels, and one for each figure.
+MEASURED = {
+    "val__knn_acc1": [1, 2, 3],
+    "alpha_req__target": [1, 2, 3],
+    "erank__held_out_centred": [1, 2, 3],
+}
 
 
 def draw(name: str, *runs: RunFolder) -> Figure:
+    """Draw a figure without arranging its panels, which takes most of the time."""
     plot = getattr(plots, name)
-    return plot(by_setting(runs))
+    with mock.patch.object(ConstrainedLayoutEngine, "execute"):
+        return plot(by_setting(runs))
 
 
 def ranks(target: list[float]) -> dict[str, list[float]]:
@@ -100,7 +108,7 @@ def collisions(figure: Figure) -> list[str]:
 
 
 def test_collisions_are_seen():
-    figure = draw("effective_rank", run())
+    figure = plots.effective_rank(by_setting([run()]))
     assert collisions(figure) == []
     figure.text(0.5, 0.5, "in the way")
     figure.text(0.51, 0.5, "of this")
@@ -124,24 +132,38 @@ SWITCHED = [
 ]
 
 
-@pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
-def test_nothing_covers_anything(plot):
-    samples = [[run(**MEASURED)], SEVERAL, SWITCHED]
-    if plot.name in ("sweep", "comparison"):  # the others repeat the panels of few settings
-        samples.append(settings(9, seeds=2))
-    drawn = 0
-    for runs in samples:
-        groups = by_setting(runs)
-        if plot.select(groups):
-            assert collisions(plot(groups)) == []
-            drawn += 1
-    assert drawn
+# Of the figures that one function draws, the one with the longest texts.
+@pytest.mark.parametrize(
+    ("plot", "runs"),
+    [
+        (plots.switch, SWITCHED),
+        (plots.sweep, settings(9, seeds=2)),
+        (plots.comparison, SEVERAL),
+        (plots.losses, SEVERAL),
+        (plots.spectra, SEVERAL),
+        (plots.symmetric, SEVERAL),
+        (plots.variants, SEVERAL),
+        (plots.alignment, SEVERAL),
+        (plots.other_charts, SEVERAL),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_nothing_covers_anything_with_panels_beside_or_below_each_other(plot, runs):
+    groups = by_setting(runs)
+    figure = plot(groups)
+    assert collisions(figure) == []
+    stacked = plot(groups, stacked=True)
+    assert collisions(stacked) == []
+    assert len(stacked.axes) == len(figure.axes)
+    assert stacked.get_figwidth() <= 4
+    for above, below in itertools.pairwise(stacked.axes):
+        assert below.get_position().y1 < above.get_position().y0
 
 
 def test_long_runs_and_large_spectra_cover_nothing():
     long = run(epochs=400, k=512, options={"max_epochs": 400})
-    for name in ("effective_rank", "spectra"):
-        assert collisions(draw(name, long)) == []
+    for plot in (plots.effective_rank, plots.spectra):
+        assert collisions(plot(by_setting([long]))) == []
     (losses,) = draw("losses", long).axes
     (line,) = losses.lines
     markers = 400 / line.get_markevery()
@@ -150,7 +172,9 @@ def test_long_runs_and_large_spectra_cover_nothing():
 
 @pytest.mark.parametrize("epochs", [1, 2, 15, 24, 100])
 def test_the_last_tick_is_the_last_epoch(epochs):
-    (axes,) = draw("losses", run(epochs=epochs)).axes
+    axes = Figure().subplots()
+    axes.plot(range(1, epochs + 1), [1] * epochs)
+    epoch_axes(axes, "loss")
     ticks = axes.get_xticks()
     assert ticks[-1] == epochs
     assert all(tick == round(tick) >= 1 for tick in ticks)
@@ -158,33 +182,13 @@ def test_the_last_tick_is_the_last_epoch(epochs):
     assert axes.get_xlabel() == "epoch"
 
 
-def test_the_untrained_network_is_epoch_0():
-    untrained = {"erank/target": 8.0, "erank/online": 7.0}
-    (axes,) = draw("effective_rank", replace(run(**ranks([4, 3, 2])), untrained=untrained)).axes
-    assert_line(axes, "target", [8, 4, 3, 2])
-    assert points(axes, "online")[0] == [0, 1, 2, 3]
-    assert axes.get_xlabel() == "epoch (0: before training)"
-
-
-@pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
-def test_stacked_panels_are_as_narrow_as_one_and_cover_nothing(plot):
-    groups = by_setting(SWITCHED if plot.name == "switch" else SEVERAL)
-    if not plot.select(groups):
-        pytest.skip("needs other runs")
-    figure = plot(groups)
-    stacked = plot(groups, stacked=True)
-    assert len(stacked.axes) == len(figure.axes)
-    assert stacked.get_figwidth() <= 4
-    for above, below in itertools.pairwise(stacked.axes):
-        assert below.get_position().y1 < above.get_position().y0
-    assert collisions(stacked) == []
-
-
-def test_every_column_with_a_chart_is_drawn_over_epochs():
+def test_every_column_with_a_chart_is_drawn_over_epochs_and_no_other():
     expected = {}
-    for i, name in enumerate(MEASURED):
-        expected[name] = [10.0 * i + 1, 10.0 * i + 5, 10.0 * i + 3]
-    measured = run(**expected)
+    for column in columns.COLUMNS.values():
+        if column.chart or column.meaning:
+            i = 10.0 * len(expected)
+            expected[column.name] = [i + 1, i + 5, i + 3]
+    measured = run(**{name.replace("/", "__"): values for name, values in expected.items()})
     drawn = []
     for plot in plots.PLOTS:
         if plot.select(by_setting([measured])):
@@ -192,65 +196,36 @@ def test_every_column_with_a_chart_is_drawn_over_epochs():
             drawn += [list(line.get_ydata()) for line in lines]
     for name, column in expected.items():
         assert column in drawn, name
-
-
-def test_other_charts_have_a_panel_for_each_column_that_was_measured():
-    panels = draw("other_charts", run(filter__monotonicity=[0.1, 0.5, 0.2])).axes
-    by_label = {axes.get_ylabel().replace("\n", " "): axes for axes in panels}
-    assert len(by_label) == len(panels) < len(MEASURED)
-    (monotonicity,) = by_label["monotonicity sorted"].lines
-    assert monotonicity.get_ydata().tolist() == [0.1, 0.5, 0.2]
-
-
-def test_alignment_has_a_line_for_each_mean():
-    columns = {
-        "alignment__online_target": [0.2, 0.1, 0.5],
-        "alignment__online_target_weighted": [0.1, 0.4, 0.3],
-    }
-    (axes,) = draw("alignment", run(**columns)).axes
-    assert_line(axes, "plain mean (99.99 % of the eigenvalues' sum)", [0.2, 0.1, 0.5])
-    assert_line(axes, "weighted by eigenvalues", [0.1, 0.4, 0.3])
-
-
-def test_bands_are_the_range_over_seeds():
-    seeds = []
-    for seed, first in enumerate((4, 5, 9)):
-        target = [first, first + 1, first + 2]
-        seeds.append(run(seed=seed, **ranks(target)))
-    figure = draw("effective_rank", *seeds)
-    (axes,) = figure.axes
-    assert_line(axes, "target", [6, 7, 8])
-    assert_line(axes, "online", [5, 6, 7])
-    (path,) = axes.collections[0].get_paths()
-    epochs, heights = path.vertices.T
-    first_epoch = heights[np.isclose(epochs, 1)]
-    assert (first_epoch.min(), first_epoch.max()) == (4, 9)
-    assert "3 seeds" in figure.get_label()
-
-
-def test_a_run_with_fewer_epochs_is_a_thin_line_and_in_no_mean():
-    long = run(**ranks([4, np.nan, 6]))
-    short = run(seed=4, epochs=1, **ranks([50]))
-    figure = draw("effective_rank", long, short)
-    (axes,) = figure.axes
-    assert points(axes, "target") == [[1, 3], [4, 6]], "epochs without a value are left out"
-    mean, thin, *_ = axes.lines
-    assert thin.get_ydata() == [50]
-    assert thin.get_linewidth() < mean.get_linewidth()
-    assert "seed 4" in figure.get_label()
+    assert all(axes.lines for axes in draw("other_charts", run()).axes)
 
 
 EMPTY = run(None, method="dino", **ranks([np.nan] * 3))
 
 
-def test_settings_without_measurements_have_no_panel():
-    assert len(draw("effective_rank", run(), EMPTY).axes) == 1
+def test_a_setting_is_the_mean_and_the_range_of_its_seeds_and_a_short_run_a_thin_line():
+    runs = [EMPTY, run(seed=4, epochs=1, **ranks([50]))]
+    for seed, first in enumerate((4, 5, 9)):
+        measured = run(seed=seed, **ranks([first, np.nan, first + 2]))
+        runs.append(replace(measured, untrained={"erank/target": 12.0, "erank/online": 7.0}))
+    figure = draw("effective_rank", *runs)
+    (axes,) = figure.axes  # none for a setting without ranks
+    assert points(axes, "target") == [[0, 1, 3], [12, 6, 8]]
+    assert points(axes, "online") == [[0, 1, 3], [7, 5, 7]]
+    assert axes.get_xlabel() == "epoch (0: before training)"
+    (path,) = axes.collections[0].get_paths()
+    epochs, heights = path.vertices.T
+    first_epoch = heights[np.isclose(epochs, 1)]
+    assert (first_epoch.min(), first_epoch.max()) == (4, 9)
+    mean, thin, *_ = axes.lines
+    assert thin.get_ydata() == [50]
+    assert thin.get_linewidth() < mean.get_linewidth()
+    for words in ("3 seeds", "seed 4"):
+        assert words in figure.get_label()
 
 
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
-        ("effective_rank", []),
         ("effective_rank", [EMPTY]),
         ("variants", [run(None), run(None, filter="identity")]),
         ("symmetric", [run(None)]),
@@ -319,12 +294,14 @@ def test_symmetric_methods_stand_beside_simsiam():
     others = [run(), run(None, method="byol")]
     panels = draw("symmetric", *runs, *others).axes
     accuracy, variance, eigenvalues, branches = panels
-    for axes in (accuracy, variance, eigenvalues):
+    columns = {
+        accuracy: [60, 70, 80],
+        variance: [0.9] * 3,
+        eigenvalues: runs[0].spectra["lam_target"][-1],
+    }
+    for axes, column in columns.items():
         assert labels(axes) == ["Vanilla", "SymSimSiam", "SimSiam"]
-    assert_line(accuracy, "SimSiam", [60, 70, 80])
-    assert_line(variance, "Vanilla", [0.9] * 3)
-    last = runs[0].spectra["lam_target"][-1]
-    assert_line(eigenvalues, "Vanilla", last)
+        assert_line(axes, "Vanilla", column)
     assert labels(branches) == ["target", "online"]
 
 
@@ -388,12 +365,8 @@ def test_a_switch_is_the_mean_difference_from_the_same_seed_s_unswitched_run():
 def test_settings_without_accuracies_are_compared_by_rank_and_gap():
     unmeasured = {"val__acc1": [np.nan] * 3}
     panels = draw("comparison", run(-0.5, **unmeasured), run(None, **unmeasured)).axes
-    assert [axes.get_xlabel() for axes in panels] == [
-        "effective rank around the mean",
-        "gap (target − online)",
-    ]
-    names = [tick.get_text() for tick in panels[0].get_yticklabels()]
-    assert any(name.startswith("SimSiam") for name in names)
+    names = [axes.get_xlabel() for axes in panels]
+    assert names == ["effective rank around the mean", "gap (target − online)"]
 
 
 def test_settings_stand_from_the_most_accurate_down():

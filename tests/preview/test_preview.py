@@ -4,11 +4,14 @@ from functools import partial
 
 import pytest
 import torch
-from support.written_runs import by_the_theorem, write, write_run
+from matplotlib.figure import Figure
+from support.report_pages import write
 
 from rdm_solo import plots
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.preview import show
+
+TARGET = {"name": "target_pow", "branch": "target", "function": "pow"}
 
 
 def preview(*argv: str) -> None:
@@ -17,7 +20,7 @@ def preview(*argv: str) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("runs") / "p=-0.5", pull=0.4, epochs=3)
+    return write(tmp_path_factory.mktemp("runs") / "p=-0.5", -0.5, seed=0, filter=TARGET)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ def logged(caplog, monkeypatch):
 
 
 def names(folder) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.stat().st_size > 5000}
+    return {path.name for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,10 @@ def names(folder) -> set[str]:
         (["filter=identity"], "identity: no filter (constant)", "identity"),
     ],
 )
-def test_a_figure_is_named_by_the_filter_that_it_shows(argv, words, stem, tmp_path, logged):
+def test_a_figure_is_named_by_the_filter_that_it_shows(
+    argv, words, stem, tmp_path, logged, monkeypatch
+):
+    monkeypatch.setattr(plots, "draw_filter", lambda effect, note: Figure())
     preview(*argv, f"out={tmp_path}", "k=8")
     assert words in logged.text
     assert names(tmp_path) == {f"filter_{stem}.png"}
@@ -67,22 +73,24 @@ def test_singular_values_are_those_after_a_batch_norm():
 
 def test_a_run_shows_its_filter(run, tmp_path, logged):
     preview(f"run={run}", f"out={tmp_path}")
-    assert names(tmp_path) == {"filter_target_pow_p=-0.5.png"}
+    (picture,) = tmp_path.iterdir()
+    assert picture.name == "filter_target_pow_p=-0.5.png"
+    assert picture.stat().st_size > 5000
     assert "high-pass on the target branch, as an online filter low-pass" in logged.text
 
 
 def test_a_function_that_is_passed_replaces_the_runs(run, tmp_path, logged, monkeypatch):
     (tmp_path / "own_filters.py").write_text("def half(sigma):\n    return 0 * sigma + 0.5\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plots, "draw_filter", lambda effect, note: Figure())
     preview(f"run={run}", "filter.function=own_filters.half", f"out={tmp_path / 'out'}")
     assert "own_filters.half" in logged.text, "without the run's exponent"
     assert names(tmp_path / "out") == {"filter_target_own_filters.half.png"}
 
 
 def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
-    chosen = {"name": "target_pow", "branch": "target", "function": "os.getcwd"}
-    hostile = write(tmp_path / "hostile", by_the_theorem(0.4, 3), chosen=chosen)
-    learned = write_run(tmp_path / "learned", pull=0.5, epochs=3, name="learnable")
+    hostile = write(tmp_path / "hostile", -0.5, 0, filter={**TARGET, "function": "os.getcwd"})
+    learned = write(tmp_path / "learned", None, seed=0)
     for argv, words in (
         ([], "give filter=..., run=RUN_FOLDER, or both"),
         (["p=-1", f"run={run}"], "needs a filter"),

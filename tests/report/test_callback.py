@@ -6,6 +6,7 @@ import pytest
 from support.report_pages import write
 
 from rdm_solo.loggers.run_logger import RunLogger
+from rdm_solo.report import figures
 from rdm_solo.report.callback import ReportPage
 
 
@@ -25,7 +26,8 @@ class Recorder(RunLogger):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "PLOTS", ())  # the page's own tests draw
     return write(tmp_path / "run", -0.5, seed=0)
 
 

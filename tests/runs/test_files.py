@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from support.written_runs import write_run
+from support.report_pages import write
 
 from rdm_solo.cli import arguments
 from rdm_solo.preview.show import preview
@@ -44,7 +44,7 @@ def test_a_file_is_written_beside_links_that_wait_for_it(tmp_path):
 
 
 def test_no_page_is_written_through_a_link_that_leads_out_of_the_folder(tmp_path):
-    folder = write_run(tmp_path / "run", 0.5, epochs=3)
+    folder = write(tmp_path / "run", -0.5, seed=0)
     (tmp_path / "elsewhere").mkdir()
     for name in ("report", "figures"):
         (folder / name).symlink_to(tmp_path / "elsewhere")
