@@ -6,6 +6,7 @@ Models are built on the meta device. No data set is read.
 import functools
 import itertools
 import re
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,26 @@ HEADS = {
     "dino": [2048, 2048, 256, 4096],  # the paper prints 4092
 }
 PREDICTORS = {"simsiam": [512, 2048], "byol": [4096, 256]}
+# BN is on all three layers of the projector, and in the predictor's middle. "SimSiam with a
+# learnable linear predictor could not work, so we delete the last BN in the projector."
+NORMS = {"learnable": 4, "linear": 2}
+# Attributes of the models that solo-learn sets.
+DEFAULTS = {
+    "byol": {"momentum_updater.base_tau": 0.99, "momentum_updater.final_tau": 1.0},
+    "swav": {
+        "prototypes.out_features": 3000,
+        "queue_size": 0,  # "for the consistency of training loss"
+        "temperature": 0.1,
+        "sk_iters": 3,
+        "sk_epsilon": 0.05,
+    },
+    "dino": {
+        "momentum_updater.base_tau": 0.9995,
+        "momentum_updater.final_tau": 1.0,
+        "dino_loss_func.student_temp": 0.1,
+        "dino_loss_func.center_momentum": 0.9,
+    },
+}
 SGD = {
     "cifar10": (0.5, 1e-5),  # rate and weight decay
     "cifar100": (0.5, 1e-5),
@@ -100,81 +121,55 @@ def experiment(request) -> SimpleNamespace:
     return SimpleNamespace(
         dataset=dataset,
         method=method,
-        filter=kind,  # "" where the preset's name has none
+        kind=kind,  # of predictor or filter; "" where the preset's name has none
         config=config,  # with scaled learning rates
         derived=derived,
         model=model,
     )
 
 
-def test_views_are_the_papers(experiment):
+def assert_attributes(thing, expected: dict[str, Any]) -> None:
+    actual = {name: attrgetter(name)(thing) for name in expected}
+    assert actual == expected
+
+
+def test_views_and_the_network_are_the_papers(experiment):
+    method, kind, model = experiment.method, experiment.kind, experiment.model
     side = SIDE[experiment.dataset]
-    views = hydra.utils.instantiate(experiment.config.dataset.views)
-    (pipeline,) = views.pipelines
-    expected = AUGMENTATION | {"size": side, "blur": BLUR[side]}
-    for name, value in expected.items():
-        assert getattr(pipeline, name) == value, name
+    (pipeline,) = hydra.utils.instantiate(experiment.config.dataset.views).pipelines
+    assert_attributes(pipeline, AUGMENTATION | {"size": side, "blur": BLUR[side]})
 
-
-def test_the_backbone_is_the_papers(experiment):
-    backbone = experiment.model.backbone
-    is_cifar = SIDE[experiment.dataset] == 32
+    backbone = model.backbone
+    is_cifar = side == 32
     assert (backbone.conv1.kernel_size == (3, 3)) is is_cifar
     assert isinstance(backbone.maxpool, nn.Identity) is is_cifar
     convolutions = {"imagenet": 53}.get(experiment.dataset, 20)  # with those of the shortcuts
     assert len(layers(backbone, nn.Conv2d)) == convolutions
 
-
-def test_heads_are_the_papers(experiment):
-    method = experiment.method
-    kind = experiment.filter
-    model = experiment.model
     head = "head" if method == "dino" else "projector"
     assert widths(getattr(model, head)) == HEADS[method]
     if method in ("simsiam", "symsimsiam", "vanilla"):
-        # BN on all three layers, and in the predictor's middle. "SimSiam with a learnable
-        # linear predictor could not work, so we delete the last BN in the projector."
-        norms = {"learnable": 4, "linear": 2}.get(kind, 3)
-        assert len(layers(model, nn.BatchNorm1d)) == norms
+        assert len(layers(model, nn.BatchNorm1d)) == NORMS.get(kind, 3)
     if kind == "learnable":
         assert widths(model.predictor) == PREDICTORS[method]
     elif kind == "linear":
         assert model.predictor.weight.shape == (HEADS[method][-1],) * 2
         assert model.predictor.bias is None
-    if (method, kind) == ("simsiam", "linear"):
-        assert model.projector[-1].bias.requires_grad
-
-
-def test_momentum_and_transforms_are_solo_learns(experiment):
-    method = experiment.method
-    model = experiment.model
-    tau = {"byol": 0.99, "dino": 0.9995}.get(method)
-    updater = getattr(model, "momentum_updater", None)
-    assert getattr(updater, "base_tau", None) == tau
-    assert getattr(updater, "final_tau", 1.0) == 1.0
-    if method == "swav":
-        assert model.prototypes.out_features == 3000
-        assert model.queue_size == 0  # "for the consistency of training loss"
-        assert model.temperature == 0.1
-        assert (model.sk_iters, model.sk_epsilon) == (3, 0.05)
+    filters = {f"{f.branch}_{f.function}" for f in layers(model, SpectralFilter)}
+    assert filters == {kind} - {"", "learnable", "linear"}
+    assert_attributes(model, DEFAULTS.get(method, {}))
     if method == "dino":
-        loss = model.dino_loss_func
-        assert (loss.student_temp, loss.center_momentum) == (0.1, 0.9)
-        assert set(loss.teacher_temp_schedule) == {0.07}  # no warm-up
-
-
-def test_the_filter_is_the_named_function(experiment):
-    names = {f"{f.branch}_{f.function}" for f in layers(experiment.model, SpectralFilter)}
-    assert names == {experiment.filter} - {"", "learnable", "linear"}
+        assert set(model.dino_loss_func.teacher_temp_schedule) == {0.07}  # no warm-up
 
 
 def test_the_optimiser_is_the_papers(experiment):
-    method = experiment.method
-    model = experiment.model
+    method, model = experiment.method, experiment.model
     batch = BATCH[experiment.dataset]
     lr, decay = LARS.get(method, SGD[experiment.dataset])
+    peak = lr * batch / 256
     assert experiment.derived.global_batch == batch
-    configured = optimizers.configure(model.learnable_params, experiment.config, 1000)
+    steps = 3 * experiment.config.max_epochs
+    configured = optimizers.configure(model.learnable_params, experiment.config, steps)
     optimizer = configured["optimizer"]
     assert ("Lars" in repr(optimizer)) is (method in LARS)
     static = set()
@@ -182,7 +177,7 @@ def test_the_optimiser_is_the_papers(experiment):
     for group in optimizer.param_groups:
         if group["params"][0] in classifier:
             continue
-        assert group["initial_lr"] == pytest.approx(lr * batch / 256)
+        assert group["initial_lr"] == pytest.approx(peak)
         assert group["momentum"] == 0.9
         if method in LARS and group["params"][0].ndim == 1:  # biases and norms
             assert group["weight_decay"] == 0.0
@@ -192,23 +187,18 @@ def test_the_optimiser_is_the_papers(experiment):
             static.update(group["params"])
     # "The learning rate of SimSiam's predictor" is not decayed.
     expected = set()
-    if method == "simsiam" and experiment.filter in ("learnable", "linear"):
+    if method == "simsiam" and experiment.kind in ("learnable", "linear"):
         expected = set(model.predictor.parameters())
     assert static == expected
 
-
-def test_ten_epochs_of_warm_up_and_a_cosine_to_zero(experiment):
-    steps = 3 * experiment.config.max_epochs
-    peak = experiment.derived.lr
-    configured = optimizers.configure(experiment.model.learnable_params, experiment.config, steps)
+    # Ten epochs of warm-up, and a cosine to zero.
     schedule = configured["lr_scheduler"]["scheduler"]
     third = 30 + (steps - 30) / 3  # where the cosine of pi / 3 is a half
     rates = []
     for step in (0, 15, 29, 30, third, steps):
         schedule.load_state_dict({"last_epoch": step})
         rates.append(schedule.get_last_lr()[0])
-    expected = [0, peak * 15 / 29, peak, peak, peak * 3 / 4, 0]
-    assert rates == pytest.approx(expected, abs=1e-12)
+    assert rates == pytest.approx([0, peak * 15 / 29, peak, peak, peak * 3 / 4, 0], abs=1e-12)
 
 
 def test_residual_blocks_start_at_zero():
