@@ -65,11 +65,13 @@ def _surroundings():
 
 @pytest.fixture(autouse=True)
 def _restored_settings():
-    """Undo what Lightning sets for the whole process."""
+    """Undo what Lightning and the option ``threads`` set for the whole process."""
+    threads = torch.get_num_threads()
     backend = torch.backends.cudnn
     before = backend.benchmark, backend.deterministic
     deterministic = torch.are_deterministic_algorithms_enabled()
     yield
+    torch.set_num_threads(threads)
     if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call loads the compiler
         torch.use_deterministic_algorithms(deterministic)
     backend.benchmark, backend.deterministic = before

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.small_runs import SMALL, all_rows, configure, run
+from support.small_runs import FINISHED, all_rows, configure
 
 from rdm_solo import data, runs
 from rdm_solo.callbacks.knn import WeightedKNN
@@ -28,16 +28,18 @@ def make_neighbours(k: int) -> Neighbours:
     return Neighbours(queries, k)
 
 
+def votes(queries, memory, labels, classes: int, k: int, temperature: float) -> torch.Tensor:
+    """Return the scores of all classes from all similarities, in float64, query by query."""
+    scores = torch.zeros(len(queries), classes, dtype=torch.float64)
+    for row, query in zip(scores, queries.double()):
+        similarity, nearest = (memory.double() @ query).sort(descending=True)
+        weights = ((similarity[:k] - similarity[0]) / temperature).exp()
+        row.index_add_(0, labels[nearest[:k]], weights)
+    return scores
+
+
 def assert_scores(neighbours: Neighbours) -> None:
-    """Compare with all similarities at once, in float64, query by query."""
-    memory, labels = make_memory()
-    similarity = neighbours.queries.double() @ memory.double().mT
-    expected = torch.zeros(len(similarity), CLASSES, dtype=torch.float64)
-    for row, values in enumerate(similarity):
-        order = values.argsort(descending=True)
-        for index in order[: neighbours.k]:
-            difference = values[index] - values.max()
-            expected[row, labels[index]] += (difference / 0.2).exp()
+    expected = votes(neighbours.queries, *make_memory(), CLASSES, neighbours.k, 0.2)
     scores = neighbours.scores(CLASSES, temperature=0.2)
     torch.testing.assert_close(scores.double(), expected, atol=2e-5, rtol=0)
 
@@ -62,7 +64,38 @@ def test_votes_survive_a_small_temperature():
     assert torch.equal(scores.argmax(1), labels)
 
 
-def merge_two_processes(rank: int, size: int) -> None:
+def pixel_accuracy(dataset: data.Dataset) -> float:
+    """Return the accuracy of weighted kNN on normalised pixels."""
+
+    def rows(images: data.Images) -> torch.Tensor:
+        x = images.images.double() / 255
+        mean, std = torch.tensor([dataset.mean, dataset.std], dtype=torch.float64)[..., None, None]
+        x = ((x - mean) / std).flatten(1)
+        return x / x.norm(dim=1, keepdim=True)
+
+    train, val = dataset.train, dataset.val
+    scores = votes(rows(val), rows(train), train.labels, dataset.num_classes, 20, 0.07)
+    return 100 * float((scores.argmax(1) == val.labels).double().mean())
+
+
+def share_of_the_most_frequent_class(dataset: data.Dataset) -> float:
+    labels = dataset.val.labels.tolist()
+    return 100 * max(map(labels.count, labels)) / len(labels)
+
+
+def test_pixels_are_classified_once_and_each_accuracy_has_its_chance_level(finished):
+    dataset = instantiate(configure(*FINISHED).dataset.source)
+    untrained, *epochs = all_rows(finished)
+    assert untrained["val/knn_pixels"] == pytest.approx(pixel_accuracy(dataset))
+    assert not any("val/knn_pixels" in row for row in epochs)
+    expected = share_of_the_most_frequent_class(dataset)
+    assert expected > 10
+    chances = [row["val/chance"] for row in (untrained, *epochs)]
+    assert chances == pytest.approx([expected] * 4)
+    assert [epoch.chance for epoch in runs.load(finished).measured_epochs] == chances
+
+
+def find_and_classify(rank: int, size: int) -> None:
     memory, labels = make_memory()
     neighbours = make_neighbours(k=20)
     # The second process has fewer rows than k.
@@ -72,58 +105,7 @@ def merge_two_processes(rank: int, size: int) -> None:
     neighbours.merge_processes()
     assert_scores(neighbours)
 
-
-def test_two_processes_find_what_one_finds(worlds):
-    worlds(2).run(merge_two_processes)
-
-
-def pixel_accuracy(dataset: data.Dataset, k: int = 20, temperature: float = 0.07) -> float:
-    """Return the accuracy of weighted kNN on normalised pixels, in float64, query by query."""
-
-    def rows(images: data.Images) -> torch.Tensor:
-        x = images.images.double() / 255
-        mean, std = torch.tensor([dataset.mean, dataset.std], dtype=torch.float64)[..., None, None]
-        x = ((x - mean) / std).flatten(1)
-        return x / x.norm(dim=1, keepdim=True)
-
-    memory = rows(dataset.train)
-    is_correct = []
-    for query, label in zip(rows(dataset.val), dataset.val.labels):
-        similarity, nearest = (memory @ query).sort(descending=True)
-        votes = torch.zeros(dataset.num_classes, dtype=torch.float64)
-        weights = (similarity[:k] / temperature).exp()
-        votes.index_add_(0, dataset.train.labels[nearest[:k]], weights)
-        is_correct.append(votes.argmax() == label)
-    return 100 * sum(is_correct) / len(is_correct)
-
-
-def test_pixels_are_classified_once_before_training(tmp_path):
-    run(tmp_path, *SMALL)
-    dataset = instantiate(configure(*SMALL).dataset.source)
-    untrained, *epochs = all_rows(tmp_path)
-    assert untrained["val/knn_pixels"] == pytest.approx(pixel_accuracy(dataset))
-    assert len(epochs) == 2
-    assert not any("val/knn_pixels" in row for row in epochs)
-
-
-def share_of_the_most_frequent_class(dataset: data.Dataset) -> float:
-    labels = dataset.val.labels.tolist()
-    return 100 * max(map(labels.count, labels)) / len(labels)
-
-
-def test_each_accuracy_has_its_chance_level(tmp_path):
-    run(tmp_path, *SMALL)
-    dataset = instantiate(configure(*SMALL).dataset.source)
-    expected = share_of_the_most_frequent_class(dataset)
-    assert expected > 10
-    for row in all_rows(tmp_path):
-        assert row["val/chance"] == pytest.approx(expected)
-    chances = [epoch.chance for epoch in runs.load(tmp_path).measured_epochs]
-    assert chances == pytest.approx([expected] * 3)
-
-
-def classify_pixels(rank: int, size: int) -> float:
-    dataset = instantiate(configure(*SMALL).dataset.source)
+    dataset = instantiate(configure(*FINISHED).dataset.source)
     memory = data.loader(dataset, "train", 5)
     datamodule = SimpleNamespace(memory_dataloader=lambda: memory)
     knn = WeightedKNN()
@@ -133,5 +115,5 @@ def classify_pixels(rank: int, size: int) -> float:
     assert float(chance) == pytest.approx(share_of_the_most_frequent_class(dataset))
 
 
-def test_two_processes_classify_pixels_as_one_does(worlds):
-    worlds(2).run(classify_pixels)
+def test_two_processes_find_and_classify_as_one_does(worlds):
+    worlds(2).run(find_and_classify)

@@ -2,12 +2,11 @@
 
 import os
 import threading
-from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
-from hydra_plugins.rdm_solo_local_launcher import LocalLauncher, devices
+from hydra_plugins.rdm_solo_local_launcher import devices
 from rdm_solo.train import sweep
 
 TRAINER = {"accelerator": "gpu", "devices": 1, "num_nodes": 1}
@@ -46,34 +45,23 @@ def test_the_runs_divide_the_cores_unless_the_user_has_set_the_threads(
     assert devices(trainer, jobs, runs) == [{}] * len(threads)
 
 
-def test_two_jobs_run_at_once_on_different_gpus(tmp_path, monkeypatch):
+def test_two_jobs_run_at_once_on_different_gpus(train, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     both_started = threading.Barrier(2, timeout=20)
     busy = set()
-    used = set()
+    used = []
 
     def start(hydra, metric, starter, share):
         gpu = share["CUDA_VISIBLE_DEVICES"]
         assert gpu not in busy
         busy.add(gpu)
-        used.add(gpu)
+        used.append(gpu)
         both_started.wait()
         busy.remove(gpu)
-        return hydra.job.num
+        return 0.0
 
     monkeypatch.setattr(sweep, "start", start)
-    hydra = {
-        "hydra_logging": None,
-        "verbose": False,
-        "sweep": {"dir": str(tmp_path), "subdir": "run_${hydra.job.num}"},
-        "job": {},
-        "runtime": {},
-    }
-    config = {"trainer": TRAINER, "optimized_metric": "train/loss", "hydra": hydra}
-    loader = SimpleNamespace(load_sweep_config=lambda config, overrides: config.copy())
-    launcher = LocalLauncher()
-    context = SimpleNamespace(config_loader=loader)
-    launcher.setup(hydra_context=context, task_function=None, config=OmegaConf.create(config))
-    results = launcher.launch([["p=-1"], ["p=0"], ["p=1"], ["p=2"]], initial_job_idx=0)
-    assert [result.return_value for result in results] == [0, 1, 2, 3]
-    assert used == {"4", "6"}
+    options = ["launcher=local", "trainer=gpu", "seed=0,1,2,3", "hydra.sweep.dir=sweep"]
+    out = train("-m", *options)
+    assert out.returncode == 0, out.stderr
+    assert sorted(used) == ["4", "4", "6", "6"]

@@ -72,6 +72,7 @@ def test_a_wrong_or_missing_direction_is_refused(options, message):
         objective.with_direction([*SWEEP, *options])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("metric", "best"), [("val/knn_acc1", 3), ("train/loss", 1)])
 def test_optuna_finds_the_best_run(metric, best, train, tmp_path, monkeypatch):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")

@@ -73,11 +73,12 @@ def test_resume_takes_the_options_from_the_folder(cut, finished, train):
 
 
 def test_more_epochs_keep_the_warm_up(finished, tmp_path, train):
-    shutil.copytree(finished, tmp_path / "run")
-    out = train("resume=run", "max_epochs=4")
+    """A folder may have an apostrophe in its name."""
+    folder = shutil.copytree(finished, tmp_path / "it's")
+    out = train("resume=it's", "max_epochs=4")
     assert out.returncode == 0, out.stderr
-    assert len(rows(tmp_path / "run")) == 4
-    saved = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
+    assert len(rows(folder)) == 4
+    saved = OmegaConf.load(folder / ".hydra" / "config.yaml")
     assert saved.max_epochs == 4
     assert saved.scheduler.warmup_epochs == 1
 

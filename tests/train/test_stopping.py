@@ -12,66 +12,25 @@ import pytest
 from conftest import command, start
 from support.cluster import wait_until
 from support.drills import draws, record, tries
-from support.small_runs import DRAWN, SMALL, read_summary, rows, run
+from support.small_runs import DRAWN, FINISHED, SMALL, read_summary, rows, run
 
 from rdm_solo.ground.lightning import pl
 from rdm_solo.runs import checkpoints
 from rdm_solo.train.resume import expand
 from rdm_solo.train.stopping import Stopped
 
+# The run of the fixture ``finished``, without its figure.
+OPTIONS = [*FINISHED, "~callbacks.ranks"]
 # Long enough not to end before it is stopped.
 RUN = [*SMALL, "max_epochs=500", "scheduler.warmup_epochs=1"]
 RUN += ["hydra.run.dir=run", "hydra.sweep.dir=sweep"]
 TWO = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "batch_size=8"]
 
 
-class SendAtStep(pl.Callback):
-    """Send this process a signal at a step."""
+class Send(pl.Callback):
+    """Send this process a signal before training, or in a step or the validation of epoch 2."""
 
-    def __init__(self, number: int, step: int) -> None:
-        self.number = number
-        self.step = step
-
-    def on_train_batch_end(self, trainer, pl_module, *_):
-        if trainer.global_step == self.step:
-            os.kill(os.getpid(), self.number)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> list[dict[str, float]]:
-    """Return the table of a run that was not stopped."""
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    run(folder, *SMALL, "max_epochs=3")
-    return rows(folder)
-
-
-@pytest.mark.parametrize(
-    ("number", "status", "word"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
-)
-def test_a_signal_stops_between_steps_and_the_run_resumes(
-    number, status, word, uninterrupted, tmp_path, caplog
-):
-    folder = tmp_path / "run"
-    handler = signal.getsignal(number)
-    with caplog.at_level("INFO"), pytest.raises(Stopped) as stop:
-        run(folder, *SMALL, "max_epochs=3", callbacks=[SendAtStep(number, 6)])
-    assert stop.value.status == status
-    assert signal.getsignal(number) == handler
-    assert f"resume={folder}" in caplog.text
-    summary = read_summary(folder)
-    assert summary["stopped"] == word
-    assert not summary["finished"]
-    assert len(rows(folder)) == 1
-    assert not (folder / "failed.txt").exists()
-
-    run(folder, *SMALL, "max_epochs=3")
-    assert rows(folder) == uninterrupted
-
-
-class SendInMeasurement(pl.Callback):
-    """Send this process a signal before training, or in the validation of epoch 2."""
-
-    def __init__(self, phase: str, number: int = signal.SIGTERM) -> None:
+    def __init__(self, phase: str, number: int) -> None:
         self.phase = phase
         self.number = number
         self.was_interrupted = True
@@ -84,35 +43,46 @@ class SendInMeasurement(pl.Callback):
         if self.phase == "untrained":
             self.send()
 
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        if self.phase == "step" and trainer.global_step == 6:
+            self.send()
+
     def on_validation_epoch_end(self, trainer, pl_module):
         if self.phase == "validation" and trainer.current_epoch == 1:
             self.send()
 
 
-@pytest.mark.parametrize(("phase", "epochs"), [("untrained", 0), ("validation", 1)])
-def test_a_signal_ends_a_measurement_at_once_and_the_run_resumes(
-    phase, epochs, uninterrupted, tmp_path, caplog
+@pytest.mark.parametrize(
+    ("phase", "number", "word", "epochs", "starts"),
+    [
+        ("step", signal.SIGTERM, "SIGTERM", 1, 1),
+        # A job that fails before its first epoch is refused after two starts; Ctrl-C is no failure.
+        ("untrained", signal.SIGINT, "Ctrl-C", 0, 3),
+        ("validation", signal.SIGTERM, "SIGTERM", 1, 1),
+    ],
+)
+def test_a_signal_stops_a_run_which_resumes(
+    phase, number, word, epochs, starts, finished, tmp_path, caplog
 ):
-    callback = SendInMeasurement(phase)
-    with caplog.at_level("INFO"), pytest.raises(Stopped) as stop:
-        run(tmp_path, *SMALL, "max_epochs=3", callbacks=[callback])
-    assert stop.value.status == 143
-    assert callback.was_interrupted
+    """A step is finished first. A measurement, which may take minutes, ends at once."""
+    handler = signal.getsignal(number)
+    for _ in range(starts):
+        sender = Send(phase, number)
+        with caplog.at_level("INFO"), pytest.raises(Stopped) as stop:
+            run(tmp_path, *OPTIONS, callbacks=[sender])
+        assert stop.value.status == 128 + number
+        assert sender.was_interrupted is (phase != "step")
+        assert signal.getsignal(number) == handler
+        assert len(rows(tmp_path)) == epochs
     assert f"resume={tmp_path}" in caplog.text
-    assert len(rows(tmp_path)) == epochs
+    summary = read_summary(tmp_path)
+    assert summary["stopped"] == word
+    assert not summary["finished"]
+    assert not (tmp_path / "failed.txt").exists()
 
     options = expand([f"resume={tmp_path}"])
     run(tmp_path, *[option for option in options if not option.startswith("hydra.")])
-    assert rows(tmp_path) == uninterrupted
-
-
-def test_a_run_starts_again_however_often_ctrl_c_stops_it(tmp_path):
-    """A job that fails before its first epoch is refused after two starts, so that it ends."""
-    for _ in range(3):
-        callback = SendInMeasurement("untrained", signal.SIGINT)
-        with pytest.raises(Stopped) as stop:
-            run(tmp_path, *SMALL, callbacks=[callback])
-        assert stop.value.status == 130
+    assert rows(tmp_path) == rows(finished)
 
 
 def processes_in(folder: Path, variable: str = "") -> list[int]:
@@ -137,28 +107,18 @@ def wait_for_epoch(number: int, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.process
-def test_a_run_whose_output_is_closed_stops_between_steps(tmp_path):
-    process = start("rdm_solo.train", *RUN, cwd=tmp_path)
+def test_a_killed_run_resumes_exactly(tmp_path, train):
+    options = [*SMALL, "max_epochs=10", "scheduler.warmup_epochs=1"]
+    run(tmp_path / "uninterrupted", *options)
+    process = start("rdm_solo", "train", *options, "hydra.run.dir=run", cwd=tmp_path)
     wait_for_epoch(2, process)
-    process.stdout.close()
-    assert process.wait(timeout=120) == 141
-    summary = read_summary(tmp_path / "run")
-    assert summary["stopped"] == "closed output"
-    # Every finished epoch is in the table and in the checkpoint.
-    _, content = checkpoints.latest(tmp_path / "run")
-    assert len(rows(tmp_path / "run")) == checkpoints.epochs(content) >= 2
-
-
-# A callback that prints its process's rank at each forward pass of the backbone.
-FORWARD = """
-import os
-from rdm_solo.ground.lightning import pl
-
-class Forward(pl.Callback):
-    def on_fit_start(self, trainer, pl_module):
-        rank = os.environ["LOCAL_RANK"]
-        pl_module.backbone.register_forward_hook(lambda *_: print("forward", rank, flush=True))
-"""
+    process.kill()
+    process.communicate()
+    out = train("resume=run")
+    assert out.returncode == 0, out.stderr
+    assert "resuming after epoch" in out.stdout
+    expected = (tmp_path / "uninterrupted" / "metrics.csv").read_bytes()
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == expected
 
 
 def press_ctrl_c(folder: Path) -> None:
@@ -168,24 +128,32 @@ def press_ctrl_c(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_ctrl_c_ends_the_measurement_of_the_untrained_network(tmp_path):
-    (tmp_path / "mine.py").write_text(FORWARD)
-    options = ["dataset.num_train=200000", "+callbacks.mine._target_=mine.Forward"]
-    process = start("rdm_solo.train", *RUN, *TWO, *options, cwd=tmp_path)
-    waiting = {"forward 0\n", "forward 1\n"}
-    while waiting:
-        line = process.stdout.readline()
-        assert line, "ended before the measurement"
-        waiting.discard(line)
+def test_ctrl_c_stops_both_processes_of_a_run(tmp_path):
+    process = start("rdm_solo.train", *RUN, *TWO, cwd=tmp_path)
+    wait_for_epoch(1, process)
+    assert len(processes_in(tmp_path)) == 2
     press_ctrl_c(tmp_path)
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert output.count("Ctrl-C") == 1
     assert "Traceback" not in output
     assert "to resume: rdm-solo train resume=run\n" in output
-    assert not (tmp_path / "run" / "metrics.csv").exists()
+    # Every finished epoch is in the table and in the checkpoint.
+    _, content = checkpoints.latest(tmp_path / "run")
+    assert len(rows(tmp_path / "run")) == checkpoints.epochs(content) >= 1
 
 
+@pytest.mark.long
+@pytest.mark.process
+def test_a_run_whose_output_is_closed_stops_between_steps(tmp_path):
+    process = start("rdm_solo.train", *RUN, cwd=tmp_path)
+    wait_for_epoch(2, process)
+    process.stdout.close()
+    assert process.wait(timeout=120) == 141
+    assert read_summary(tmp_path / "run")["stopped"] == "closed output"
+
+
+@pytest.mark.long
 @pytest.mark.process
 def test_ctrl_c_is_left_to_the_run_by_the_workers_of_its_loaders(tree, tmp_path):
     options = [option for option in RUN if not option.startswith("dataset")]
@@ -200,41 +168,18 @@ def test_ctrl_c_is_left_to_the_run_by_the_workers_of_its_loaders(tree, tmp_path)
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 @pytest.mark.process
-def test_the_second_process_ends_if_the_first_is_killed_while_it_starts(tmp_path):
+@pytest.mark.parametrize("moment", ["start", "training"])
+def test_the_second_process_ends_with_the_first_one(moment, tmp_path):
     process = start("rdm_solo.train", *RUN, *TWO, cwd=tmp_path)
+    if moment == "training":
+        wait_for_epoch(2, process)
     while process.poll() is None and not processes_in(tmp_path, "\0LOCAL_RANK=1\0"):
         time.sleep(0.001)
     process.kill()
     process.communicate(timeout=120)  # the second process holds the same pipe until it ends
     assert process.returncode == -signal.SIGKILL
-
-
-@pytest.mark.long
-@pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
-    process = start("rdm_solo.train", *RUN, *TWO, cwd=tmp_path)
-    wait_for_epoch(2, process)
-    assert len(processes_in(tmp_path)) == 2
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=120)
-    if number == signal.SIGTERM:
-        assert process.returncode == 143
-        assert "to resume: rdm-solo train resume=run" in output
-    else:
-        assert process.returncode == -number
-    wait_until(lambda: not processes_in(tmp_path), 60)
-
-
-@pytest.mark.long
-@pytest.mark.process
-def test_a_run_and_the_process_of_the_next_run_end_with_the_sweep(tmp_path):
-    process = start("rdm_solo.train", "-m", *RUN, "seed=0,1", cwd=tmp_path)
-    wait_until(lambda: list(tmp_path.glob("sweep/*/metrics.csv")), 120)
-    assert len(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")) == 2
-    process.kill()
-    wait_until(lambda: not processes_in(tmp_path), 30)
 
 
 @pytest.mark.long
@@ -254,11 +199,11 @@ def test_ctrl_c_ends_a_sweep_which_says_how_to_resume(launcher, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.process
-def test_the_runs_of_a_joblib_sweep_end_with_the_sweep(tmp_path):
+@pytest.mark.parametrize("launcher", ["launcher=basic", "hydra/launcher=joblib"])
+def test_the_runs_of_a_sweep_end_with_it(launcher, tmp_path):
     """joblib's workers, which start the runs, would train all of them without their parent."""
-    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    process = start("rdm_solo.train", "-m", *RUN, "seed=0,1,2", *joblib, cwd=tmp_path)
-    wait_until(lambda: len(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")) == 2)
+    process = start("rdm_solo.train", "-m", *RUN, "seed=0,1,2", launcher, cwd=tmp_path)
+    wait_until(lambda: bool(processes_in(tmp_path, "\0RDM_SOLO_SWEEP=sweep\0")))
     process.kill()
     try:
         wait_until(lambda: not processes_in(tmp_path), 30)

@@ -13,6 +13,7 @@ from rdm_solo.train.sweep import runs_of
 STUDIES = ROOT / "conf" / "study"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [path.stem for path in STUDIES.glob("*.yaml")])
 def test_every_run_of_a_preset_is_valid(name):
     params = OmegaConf.load(STUDIES / f"{name}.yaml").hydra.sweeper.params

@@ -22,18 +22,17 @@ FIRST = "0_simsiam_target_pow_p=-1_seed=0"
 REFUSED = "1_simsiam_target_pow_p=9_seed=0"
 THIRD = "2_simsiam_target_pow_p=-0.5_seed=0"
 
-pytestmark = pytest.mark.process
-
 
 def loss(folder: Path) -> float:
     return rows(folder)[-1]["train/loss"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "launcher",
     [
         "launcher=basic",
-        "launcher=local",
+        pytest.param("launcher=local", marks=pytest.mark.long),
         pytest.param("hydra/launcher=joblib", marks=pytest.mark.long),
         pytest.param("hydra/launcher=submitit_local", marks=pytest.mark.long),
     ],
@@ -75,6 +74,8 @@ def test_a_sweep_trains_the_missing_runs_returns_their_metrics_and_names_those_t
     assert {*RUN, "p=-1", f"hydra.sweep.dir='{folder}'"} <= {*recorded}
 
 
+@pytest.mark.long
+@pytest.mark.process
 def test_a_run_of_a_sweep_prints_one_line_and_the_table_comes_last(tmp_path):
     options = [*RUN, "seed=0,1", "hydra.sweep.dir=sweep"]
     out = command("rdm_solo.train", "-m", *options, cwd=tmp_path)
@@ -88,13 +89,10 @@ def test_a_run_of_a_sweep_prints_one_line_and_the_table_comes_last(tmp_path):
     folders = sorted((tmp_path / "sweep").glob("*_seed=*"))
     assert names == [folder.name for folder in folders]
     for line, folder in zip(runs, folders):
-        sentence = read_summary(folder)["outcome"]
-        assert sentence in line
-        assert sentence in (folder / "train.log").read_text()
+        assert read_summary(folder)["outcome"] in line
     assert head.split()[-1] == "health"
-    for folder in folders:
-        answer, _, _ = load(folder).health.answer.partition(":")
-        assert answer in row
+    answer, _, _ = load(folders[0]).health.answer.partition(":")
+    assert answer in row
     assert last.endswith("rdm-solo report sweep")
 
 
@@ -155,7 +153,7 @@ wait_for() {
 """
 
 
-@pytest.mark.parametrize("launcher", ["basic", "local"])
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("local", marks=pytest.mark.long)])
 def test_the_next_run_s_process_starts_while_a_run_trains(launcher, tmp_path, train, stand_in):
     stand_in(f"""{WAIT}
 number=$(grep -c ^run log)
@@ -234,20 +232,6 @@ def test_a_standby_takes_the_options_of_its_run_or_exits(monkeypatch):
             with pytest.raises(SystemExit) as stop:
                 standby.wait_for_options()
             assert not stop.value.code
-
-
-@pytest.mark.long
-def test_a_run_on_two_processes_starts_them_from_a_standby(tmp_path):
-    """Lightning starts the second process with the options that the standby has received."""
-    options = [*RUN, "p=-1", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
-    options += ["batch_size=8", "hydra.sweep.dir=sweep", "hydra.run.dir=alone"]
-    out = command("rdm_solo.train", "-m", *options, "seed=1,0", cwd=tmp_path)
-    assert out.returncode == 0, out.stderr
-    out = command("rdm_solo.train", *options, "seed=0", cwd=tmp_path)
-    assert out.returncode == 0, out.stderr
-    second = tmp_path / "sweep" / "1_simsiam_target_pow_p=-1_seed=0"
-    assert read_summary(second)["processes"] == 2
-    assert (second / "metrics.csv").read_text() == (tmp_path / "alone/metrics.csv").read_text()
 
 
 @pytest.fixture
