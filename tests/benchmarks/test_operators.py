@@ -1,5 +1,7 @@
 """The host launches few operators in a training step, which limits small networks on a GPU."""
 
+import re
+
 import pytest
 
 from benchmarks import operators
@@ -13,6 +15,7 @@ BOUNDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_step_of_cifar_has_few_operators(name):
     counts = operators.count(operators.SETTINGS[name])
@@ -21,14 +24,11 @@ def test_a_step_of_cifar_has_few_operators(name):
 
 
 def test_every_part_is_printed(capsys, monkeypatch):
-    monkeypatch.setattr(
-        operators, "SETTINGS", {"small": ["method=byol", "backbone.name=small_resnet"]}
-    )
+    small = ["method=byol", "backbone.name=small_resnet"]
+    monkeypatch.setattr(operators, "SETTINGS", {"small": small})
     operators.measure([])
-    lines = capsys.readouterr().out.splitlines()
-    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    counts = {part: int(number) for part, number in table[1:]}
-    assert list(counts) == [*dict.fromkeys(operators.PARTS.values()), "rest", "all but the views"]
-    assert counts["rest"] < 20
-    del counts["in a CUDA graph"]
-    assert min(counts.values()) > 0
+    out = capsys.readouterr().out
+    for part in [*operators.PARTS.values(), "all but the views"]:
+        assert f"| {part} | " in out
+    (rest,) = re.findall(r"^\| rest \| (\d+)", out, re.M)
+    assert int(rest) < 20

@@ -1,23 +1,21 @@
-"""Spectral filters against a float64 SVD: values, gradients, bad batches, every dtype's range."""
+"""Running correlations, cuts of rounding noise, warnings, and errors near the cuts."""
 
 import math
 
 import mpmath
 import pytest
 import torch
-from conftest import features, oracle
+from conftest import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.hostile import BRANCHES, batch_of
 from torch.nn.functional import batch_norm
 from torch.utils.flop_counter import FlopCounterMode
 
-from rdm_solo.filters import SpectralFilter, decompose, get, relative_cut
+from rdm_solo.filters import SpectralFilter, decompose, relative_cut
 from rdm_solo.filters.batch import gather, spectra
 
-BRANCHES = ["online", "target"]
 FULL_PRECISION = [torch.float32, torch.float64]
-# Measured over all cases below: at most 3.1e-7 for values and 3.9e-6 for gradients.
-EXACT = 1e-5
 
 
 def row_error(actual, expected):
@@ -25,68 +23,6 @@ def row_error(actual, expected):
     difference = actual.detach().double() - expected
     errors = difference.norm(dim=1) / expected.norm(dim=1)
     return errors.max()
-
-
-def check(x, name, p=None, exact=EXACT, rows=...):
-    """Compare both branches and the gradient with the oracle, in those rows, and return them.
-
-    The oracle's rows are computed with W: its singular vectors are inexact for short rows.
-    """
-    cut = relative_cut(x.dtype, *x[rows].shape)
-    _, w = oracle(x[rows], get(name, p), cut)
-    grad = features("gaussian", *x.shape, seed=1).to(x.dtype)
-    leaf = x.clone().requires_grad_()
-    online = SpectralFilter("online", name, p)(leaf)
-    online.backward(grad)
-    target = SpectralFilter("target", name, p)(leaf)
-    assert not target.requires_grad
-    pairs = [
-        (online, x),
-        (target, x),
-        (leaf.grad, grad),
-    ]
-    for actual, source in pairs:
-        expected = source[rows].double() @ w
-        assert actual.dtype == x.dtype
-        assert row_error(actual[rows], expected) <= exact
-    return online, leaf.grad
-
-
-@pytest.mark.parametrize(
-    ("name", "p"),
-    [
-        ("pow", 1.0),
-        ("pow", -0.5),
-        ("pow", -1.0),
-        ("log", None),
-        ("log1p", None),
-        ("log1p_sq", None),
-    ],
-)
-@pytest.mark.parametrize("kind", ["gaussian", "1/i", "1/i^2", "batchnorm"])
-@pytest.mark.parametrize(
-    ("n", "k"),
-    [
-        (64, 512),
-        (128, 64),
-        (64, 64),
-    ],
-)
-def test_values_and_gradients_equal_the_oracle(n, k, kind, name, p):
-    check(features(kind, n, k), name, p)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "exact"),
-    [
-        (torch.float16, 2e-3),
-        (torch.bfloat16, 1.6e-2),
-        (torch.float64, 1e-11),
-    ],
-)
-def test_another_dtype_is_returned_and_costs_only_its_own_rounding(dtype, exact):
-    x = features("gaussian", 64, 256)
-    check(x.to(dtype), "pow", -0.5, exact)
 
 
 @settings(max_examples=25, deadline=None)
@@ -153,7 +89,7 @@ def test_a_running_correlation_defines_the_filter(branch, dtype):
         lam, vectors = torch.linalg.eigh(C)
         gain = (len(x) * lam).pow(-0.25)
         W = (vectors * gain) @ vectors.mT
-        assert row_error(out, x @ W) < EXACT
+        assert row_error(out, x @ W) < 1e-5
 
 
 @pytest.mark.process
@@ -197,41 +133,12 @@ def test_the_cut_is_above_what_a_real_head_leaves_in_its_null_direction(n, dtype
 
 
 @pytest.mark.parametrize("dtype", FULL_PRECISION)
-@pytest.mark.parametrize(
-    ("n", "k"),
-    [
-        (16, 8),
-        (200, 110),
-        (256, 128),
-        (512, 512),
-    ],
-)
-def test_equal_rows_have_one_direction(n, k, dtype):
-    row = features("gaussian", 1, k).to(dtype)
-    x = row.repeat(n, 1)
-    for running in (False, True):
-        spectrum = spectra([gather(x, running)])[0]
-        assert int(spectrum.directions) == 1
-
-
-def test_a_row_with_nan_gets_nothing_and_the_others_are_filtered_without_it():
-    x = features("1/i", 32, 96)
-    x[5, 3] = math.nan
-    is_finite = torch.arange(32) != 5
-    out, grad = check(x, "log1p", rows=is_finite)
-    assert not out[5].any()
-    assert not grad[5].any()
-
-
-@pytest.mark.parametrize("dtype", FULL_PRECISION)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_input_is_left_as_it_is(dtype, momentum):
-    x = features("gaussian", 8, 4).to(dtype)
-    x[2, 1] = math.nan
-    x[3] = 0.0
-    before = x.clone()
-    SpectralFilter("online", "pow", p=-0.5, momentum=momentum)(x)
-    torch.testing.assert_close(x, before, rtol=0, atol=0, equal_nan=True)
+@pytest.mark.parametrize("shape", [(200, 110), (512, 512)])
+@pytest.mark.parametrize("running", [False, True])
+def test_equal_rows_have_one_direction(shape, dtype, running):
+    x = batch_of("equal rows", *shape).to(dtype)
+    (spectrum,) = spectra([gather(x, running)])
+    assert spectrum.directions.item() == 1
 
 
 @pytest.mark.parametrize(
@@ -260,31 +167,11 @@ def test_what_is_mapped_to_zero_is_logged_once(rows, value, message, caplog):
 @pytest.mark.parametrize(("share", "dropped"), [(0.9, 1), (1.1, 0)])
 def test_rows_are_dropped_below_the_bound(dtype, share, dropped):
     x = features("gaussian", 48, 160).double()
-    lengths = x.norm(dim=1)
-    root_mean_square = lengths.square().mean().sqrt()
+    x = x / x.norm(dim=1, keepdim=True)
     # Half precision rounds short and long rows by the same share, so it has float32's bound.
     digits = torch.float64 if dtype == torch.float64 else torch.float32
-    bound = relative_cut(digits, 48, 160) * root_mean_square
-    x[4] *= share * bound / lengths[4]
-    assert int(decompose(x.to(dtype)).negligible_rows) == dropped
-
-
-@pytest.fixture(params=["medium", "autocast"])
-def _fewer_digits(request):
-    """Allow torch to compute float32 products with fewer digits."""
-    if request.param == "autocast":
-        torch.set_autocast_enabled("cpu", True)
-    else:
-        torch.set_float32_matmul_precision(request.param)
-    yield
-    torch.set_float32_matmul_precision("highest")
-    torch.set_autocast_enabled("cpu", False)
-
-
-@pytest.mark.usefixtures("_fewer_digits")
-@pytest.mark.parametrize(("n", "k"), [(64, 256), (256, 64)])
-def test_products_are_exact_whatever_torch_allows(n, k):
-    check(features("1/i", n, k), "log1p")
+    x[4] *= share * relative_cut(digits, 48, 160)
+    assert decompose(x.to(dtype)).negligible_rows.item() == dropped
 
 
 def with_short_rows(n, k, seed):
@@ -330,19 +217,23 @@ def test_the_error_near_the_cut_is_at_most_the_gram_matrix_s(n, k, p):
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "length", "p", "bound"),
+    ("n", "k", "length", "p", "weakest"),
     [
         # Rows times V g V^T have errors of 4.7e-5 and 2 (an antiparallel row).
-        (11, 11, 1e-10, -1.0, 1e-14),
-        (11, 11, 1e-10, -2.0, 1e-4),
+        (11, 11, 1e-10, -1.0, -2),
+        (11, 11, 1e-10, -2.0, -1),
         # U sigma g V^T has errors of 2e-4 to 6e-4.
-        (12, 4, 1e-12, -1.0, 1e-14),
-        (12, 4, 1e-12, 0.5, 1e-14),
+        (12, 4, 1e-12, -1.0, -2),
+        (12, 4, 1e-12, 0.5, -2),
         # The row space is only known to 1e-16 / 1e-10; U sigma g V^T errs by 8e-6.
-        (4, 12, 1e-10, 0.5, 1e-9),
+        (4, 12, 1e-10, 0.5, -2),
     ],
 )
-def test_float64_keeps_the_direction_of_a_short_row(n, k, length, p, bound):
+def test_float64_keeps_the_direction_of_a_short_row(n, k, length, p, weakest):
+    """The error depends on the second smallest singular value, but for sigma^-1 of the smallest.
+
+    Measured over 12 seeds with AVX-512, AVX2 and SSE4.2: at most 4.9 eps sigma_1 / sigma_i.
+    """
     rng = torch.Generator().manual_seed(3)
     x = torch.randn(n, k, generator=rng, dtype=torch.float64)
     x[0] *= length
@@ -351,5 +242,7 @@ def test_float64_keeps_the_direction_of_a_short_row(n, k, length, p, bound):
         gained = mpmath.diag([s ** (1 + p) for s in sigma])
         filtered = u * gained * vh
     expected = torch.tensor(filtered.tolist(), dtype=torch.float64)
-    out = SpectralFilter("online", "pow", p)(x.requires_grad_())
-    assert row_error(out, expected) < bound
+    condition = float(sigma[0] / sigma[min(n, k) + weakest])
+    for branch in BRANCHES:
+        out = SpectralFilter(branch, "pow", p)(x.requires_grad_())
+        assert row_error(out, expected) < 15 * torch.finfo(x.dtype).eps * condition

@@ -55,6 +55,11 @@ def test_properties_of_a_shipped_function_are_true(name):
         assert values[0] != values[-1]
 
 
+def _power(C, p):
+    lam, vectors = torch.linalg.eigh(C)
+    return (vectors * lam.pow(p)) @ vectors.mT
+
+
 def _iternorm(C):
     trace = C.trace()
     P = EYE
@@ -63,18 +68,9 @@ def _iternorm(C):
     return P / trace.sqrt()
 
 
-def _power(C, p):
-    lam, vectors = torch.linalg.eigh(C)
-    return (vectors * lam.pow(p)) @ vectors.mT
-
-
 def _directpred(C):
     scaled = C / torch.linalg.matrix_norm(C, 2)
     return _power(scaled, 0.5) + 0.3 * EYE
-
-
-def _directcopy(C):
-    return C / torch.linalg.matrix_norm(C, 2) + 0.3 * EYE
 
 
 def _shrink(C):
@@ -90,19 +86,18 @@ def _projection(C):
     ("name", "parameters", "matrix"),
     [
         ("iternorm", {"steps": 4}, _iternorm),
-        ("directcopy", {"eps": 0.3}, _directcopy),
         ("directcopy", {"alpha": 0.5, "eps": 0.3}, _directpred),
         ("shrink", {"eps": 0.1}, _shrink),
         ("truncate", {"keep": 3}, _projection),
     ],
 )
-def test_functions_equal_their_matrix_form(name, parameters, matrix):
+@pytest.mark.parametrize("branch", ["online", "target"])
+def test_functions_equal_their_matrix_form(branch, name, parameters, matrix):
     """The literature defines W as a function of the batch's correlation matrix."""
     x = features("gaussian", 64, 8).double()
     expected = x @ matrix(x.mT @ x / len(x))
-    for branch in ("online", "target"):
-        actual = SpectralFilter(branch, name, **parameters)(x)
-        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    actual = SpectralFilter(branch, name, **parameters)(x)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +106,11 @@ def test_functions_equal_their_matrix_form(name, parameters, matrix):
         ("lgo1p", {}, "log1p"),
         ("no_such_module.soft", {}, "no_such_module"),
         ("log1p", {"p": 1.0}, "p=1"),
-        (torch.sqrt, {"p": 1.0}, "p=1"),
         ("pow", {}, "exponent"),
         ("pow", {"p": 3.001}, "3.001"),
-        ("pow", {"p": "x"}, "'x'"),
         ("truncate", {"kept": 3}, "'kept'"),
         ("truncate", {"keep": 0}, "filter.keep"),
         ("shrink", {"rows": 8}, "rows"),
-        (torch.Tensor.tolist, {}, "list"),
         (lambda sigma: sigma[:8], {}, "8"),
         (lambda sigma, scale: sigma * scale, {}, "'scale'"),
     ],
@@ -164,7 +156,7 @@ def test_a_function_may_return_bools_or_change_its_argument(function, expected):
     ],
 )
 def test_gains_out_of_range_are_rescaled_by_one_constant(dtype, low, high):
-    spectrum = decompose(SPECTRUM.to(dtype) / 2)
+    spectrum = decompose(torch.eye(3, dtype=dtype))
     peaks = {
         low: low,
         0.9999 * low: 1,
@@ -173,51 +165,31 @@ def test_gains_out_of_range_are_rescaled_by_one_constant(dtype, low, high):
         0: 0,
     }
     for peak, expected in peaks.items():
-        gain = torch.full_like(spectrum.sigma, -peak / 2)
-        rescaled = rescale(spectrum, gain).tolist()
-        constant = [-expected / 2] * 3
-        assert rescaled == pytest.approx(constant, rel=1e-12)
-
-
-def test_gains_of_tiny_singular_values_stay_in_float32s_range():
-    spectrum = decompose(1e-36 * torch.eye(3))
-    gain = rescale(spectrum, spectrum.sigma.reciprocal())
-    assert float(gain.max()) == pytest.approx(1e32)
+        gain = torch.full_like(spectrum.sigma, -peak)
+        assert rescale(spectrum, gain).tolist() == pytest.approx([-expected] * 3, rel=1e-12)
+    tiny = decompose(1e-36 * torch.eye(3))
+    gain = rescale(tiny, tiny.sigma.reciprocal())
+    assert float(gain.max()) == pytest.approx(1e32)  # in float32's range
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("schedule", "words"),
     [
-        ("schedule", "linaer"),
-        ("epoch", 2),
-        ("epochs", 0),
-        ("start", None),
-        ("start", -3.001),
-        ("end", 3.001),
+        ({"schedule": "linaer", "start": 0, "end": 1}, "linear"),
+        ({"schedule": "linear", "start": 0, "end": 1, "epoch": 2}, "epoch"),
+        ({"schedule": "linear", "start": 0, "end": 1, "epochs": 0}, "epochs"),
+        ({"schedule": "linear", "start": None, "end": 1}, "start"),
+        ({"schedule": "linear", "start": 0, "end": 3.001}, "3.001"),
+        ({"schedule": "steps", 2: 0.0}, "begin with 1"),
+        ({"schedule": "steps", 1: 0.0, 21: 0.5, 11: 0.0}, "rise"),
+        ({"schedule": "steps", 1: 0.0, 2.5: 0.0}, "2.5"),
+        ({"schedule": "steps", 1: 0.0, "epochs": 3}, "'epochs'"),
+        ({"schedule": "steps", 1: 0.0, 11: 3.001}, "3.001"),
     ],
 )
-def test_a_schedule_with_a_wrong_entry_is_refused(key, value):
-    schedule = {"schedule": "linear", "start": 0, "end": 1, key: value}
-    with pytest.raises(ValueError, match=key):
-        as_schedule(schedule, epochs=3)
-
-
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        ({}, "begin with 1"),
-        ({2: 0.0}, "begin with 1"),
-        ({1: 0.0, 21: 0.5, 11: 0.0}, "rise"),
-        ({1: 0.0, 2.5: 0.0}, "2.5"),
-        ({1: 0.0, "11": 0.0}, "'11'"),
-        ({1: 0.0, "epochs": 3}, "'epochs'"),
-        ({1: 0.0, 11: 3.001}, "3.001"),
-        ({1: 0.0, 11: None}, "None"),
-    ],
-)
-def test_steps_that_are_no_exponents_of_rising_epochs_are_refused(steps, words):
+def test_a_wrong_schedule_is_refused(schedule, words):
     with pytest.raises(ValueError, match=words):
-        as_schedule({"schedule": "steps", **steps})
+        as_schedule(schedule, epochs=3)
 
 
 @pytest.mark.parametrize("mapping", [dict, OmegaConf.create])
@@ -226,20 +198,18 @@ def test_p_changes_at_the_beginning_of_the_epochs_that_a_user_counts(mapping):
     assert [steps(epoch) for epoch in range(6)] == [-0.5, -0.5, 0, -1, -1, -1]
 
 
-def test_p_follows_its_schedule():
-    schedule = Schedule("linear", {1: 0.0, 3: -1.0})
-    module = SpectralFilter("target", "pow", schedule)
-    x = features("1/i", 16, 32)
-    for epoch, p in enumerate([0.0, -0.5, -1.0, -1.0]):
-        module.set_epoch(epoch)
-        constant = SpectralFilter("target", "pow", p)
-        assert torch.equal(module(x), constant(x))
-    assert repr(module) == "SpectralFilter(target, pow, p=-1)"
-
-
 def test_a_cosine_schedule_ends_in_its_last_epoch():
     cosine = Schedule("cosine", {1: 0.0, 3: -1.0})
     values = [cosine(epoch) for epoch in range(4)]
     assert values == pytest.approx([0, -0.5, -1, -1])
     at_once = {"schedule": "cosine", "start": 0.0, "end": -1.0}
     assert as_schedule(at_once, epochs=1)(0) == -1.0
+
+
+def test_a_filter_follows_its_schedule():
+    module = SpectralFilter("target", "pow", Schedule("linear", {1: 0.0, 3: -1.0}))
+    for epoch, p in enumerate([0.0, -0.5, -1.0, -1.0]):
+        module.set_epoch(epoch)
+        expected = 4.0 ** (1 + p)
+        assert module(SPECTRUM).amax().item() == pytest.approx(expected)
+    assert repr(module) == "SpectralFilter(target, pow, p=-1)"

@@ -1,11 +1,12 @@
-"""Runs on a GPU that are stopped and resumed, a head of 65,536 outputs, and nccl's collectives."""
+"""Runs on a GPU: defaults, resumption, a head of 65,536 outputs, and nccl's collectives."""
 
 import math
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.small_runs import SMALL, checkpoint, rows, run, run_until, same
+from omegaconf import OmegaConf
+from support.small_runs import SMALL, checkpoint, learned, rows, run, run_until, same
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from benchmarks.cost import Step
@@ -27,6 +28,31 @@ RUN = [
     "checkpoint.every_n_epochs=1",
     "max_epochs=3",
 ]
+
+
+def test_a_run_chooses_fast_options_logs_and_records_them(tmp_path, caplog):
+    caplog.set_level("INFO", logger="rdm_solo")
+    folder = tmp_path / "run"
+    options = ["filter=target_pow", "dataset=digits", "max_epochs=3", "trainer=gpu"]
+    summary = OmegaConf.create(run(folder, *options))
+    expected = {
+        "trainer.precision": "32-true",
+        "trainer.benchmark": True,
+        "optimizer.fused": True,
+        "backbone.channels_last": True,
+        "checkpoint.min_seconds": 60,
+    }
+    if torch.cuda.get_device_capability() >= (8, 0):
+        expected["trainer.precision"] = "bf16-mixed"
+    config = OmegaConf.load(folder / ".hydra" / "config.yaml")
+    for name, value in expected.items():
+        assert OmegaConf.select(config, name) == value
+        assert OmegaConf.select(summary.config, name) == value
+        assert f"{name}={value}".lower() in caplog.text
+    saved = checkpoint(folder)
+    assert all(group["fused"] for group in saved["optimizer_states"][0]["param_groups"])
+    assert saved["epoch"] + 1 == 3
+    assert learned(folder)
 
 
 def test_a_deterministic_run_resumes_bit_for_bit(tmp_path):

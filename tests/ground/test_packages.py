@@ -14,8 +14,7 @@ SOLO = "pip install --no-deps solo-learn==1.0.2"
 @pytest.mark.parametrize(
     ("modules", "files", "commands"),
     [
-        (["hydra"], [], ["pip install '.[train]'"]),
-        (["solo"], [], [SOLO]),
+        (["solo", "hydra"], [], ["pip install '.[train]'", SOLO]),
         (["solo", "wandb", "hydra"], ["uv"], ["uv pip install '.[wandb,train]'", f"uv {SOLO}"]),
         (["solo", "hydra"], ["uv", "pyproject.toml"], ["uv sync --inexact"]),
         (["wandb"], ["uv", "pyproject.toml"], ["uv sync --inexact --extra wandb"]),

@@ -9,15 +9,12 @@ def count_waits() -> dict[str, int]:
     x = torch.arange(6.0, device=DEVICE)
     mask = torch.arange(6, device=DEVICE) > 2
     operators = {
-        "cpu": x.cpu,
         "tensor": lambda: torch.tensor([1.0], device=DEVICE),
         "to the device": lambda: torch.ones(3).to(DEVICE),
         "a mask": lambda: x[mask],
-        "a mask set": lambda: x.__setitem__(mask, x[:3].clone()),
         "nonzero": mask.nonzero,
         "indices of the host": lambda: x[torch.tensor([0, 1])],
         "a filled value": lambda: x.masked_fill(mask, x[0]),
-        "repeat": lambda: x.repeat_interleave(mask.long()),
         "none: where": lambda: torch.where(mask, x, 0.0),
         "none: a copy": lambda: torch.ones(3).to(DEVICE, non_blocking=True),
         "none: the host's": lambda: torch.ones(3).sum().item(),

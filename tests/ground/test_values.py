@@ -9,25 +9,21 @@ import pytest
 from rdm_solo.ground.values import check_bool, check_choice, check_integer, check_number
 
 NOT_NUMBERS = [True, np.True_, math.nan, math.inf, -math.inf, "1", None, [2], 1j]
-FROM_0_TO_1 = {"minimum": 0, "maximum": 1}
 
 
 @pytest.mark.parametrize("limits", [{}, {"minimum": 0.25}, {"maximum": 1}, {"above": 0}])
-@pytest.mark.parametrize("value", [1, 0.5, Fraction(1, 4), np.float32(0.5), np.int64(1)])
-def test_a_number_of_any_type_within_limits_is_returned_as_a_float(value, limits):
-    number = check_number("x", value, **limits)
-    assert type(number) is float
-    assert number == value
+def test_numbers_of_any_type_within_limits_are_returned_as_floats(limits):
+    for value in (1, 0.5, Fraction(1, 4), np.float32(0.5), np.int64(1)):
+        number = check_number("x", value, **limits)
+        assert type(number) is float
+        assert number == value
 
 
-@pytest.mark.parametrize("value", [1, 2**31 - 1, np.int64(3)])
-def test_an_integer_of_any_type_is_returned_as_an_int(value):
-    number = check_integer("n", value, 1)
-    assert type(number) is int
-    assert number == value
-
-
-def test_an_allowed_bool_or_choice_is_returned():
+def test_integers_bools_and_choices_are_returned():
+    for value in (1, 2**31 - 1, np.int64(3)):
+        number = check_integer("n", value, 1)
+        assert type(number) is int
+        assert number == value
     assert check_bool("s", False) is False
     assert check_choice("c", "one", ("one", "two")) == "one"
 
