@@ -61,9 +61,9 @@ class WeightedKNN(Measurement):
     ) -> neighbours.Accuracy:
         """Return the accuracy on the loader's images, the same on all processes."""
 
-        def encoded(images: Any) -> Iterator[tuple[Tensor, Tensor]]:
-            for x, y in images:
-                yield encoder(x), y
+        def encoded(images: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            for index, (x,), labels in images.indexed():
+                yield encoder(x), labels, index
 
         memory = encoded(datamodule.memory_dataloader())
         return neighbours.accuracy(memory, encoded(loader), self.k, self.temperature)

@@ -102,6 +102,14 @@ class Loader(ABC):
         return len(self._slices())
 
     def __iter__(self) -> Iterator[Any]:
+        for samples, views, labels in self.indexed():
+            if self.views is None:
+                yield views[0], labels
+            else:
+                yield samples.to(self.device, non_blocking=True), views, labels
+
+    def indexed(self) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
+        """Yield each batch's indices, on the CPU, its views and its labels."""
         order = torch.arange(len(self.images))
         if self.views:
             random = generator(self.seed, self.epoch, "order")
@@ -120,11 +128,7 @@ class Loader(ABC):
                         x = x.repeat(1, 1, self.channels, 1, 1)
                     views.extend(x)
                 labels = self.images.labels[samples]
-                labels = labels.to(self.device, non_blocking=True)
-                if self.views is None:
-                    yield views[0], labels
-                else:
-                    yield samples.to(self.device, non_blocking=True), views, labels
+                yield samples, views, labels.to(self.device, non_blocking=True)
 
     @abstractmethod
     def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:

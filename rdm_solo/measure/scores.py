@@ -136,9 +136,11 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     patch_spectrum = []
     pixels, _ = next(iter(images.train))
     with torch.no_grad():
-        tokens = patch_tokens(module, pixels[:PATCH_IMAGES])
-    if tokens is not None and tokens.shape[1] > 1 and tokens.isfinite().all():
-        tokens = tokens.cpu()
+        patches = patch_tokens(module, pixels[:PATCH_IMAGES])
+    if patches is not None and not patches.are_counted:
+        remarks.append(f"Patches: {patches.note()}")
+    if patches is not None and patches.tokens.isfinite().all():
+        tokens = patches.tokens.cpu()
         values[PATCHES] = float(patch_rank(tokens))
         patch_spectrum = covariance_spectrum(tokens)
     module.cpu()  # leaves the GPU's memory to the next encoder

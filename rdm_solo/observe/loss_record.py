@@ -25,8 +25,11 @@ class Jump(NamedTuple):
 class LossRecord:
     """Add up an epoch's losses, and find jumps.
 
-    A loss jumps if it exceeds the highest of the last 50 losses by more than twice their range and
-    by more than 1 %. On a GPU, one step in 1,000 waits for the device.
+    A loss jumps if it exceeds the highest of the last 50 losses by more than twice their range, by
+    more than 1 %, and by more than a millionth of the largest loss since the first step: losses
+    near zero may be sums of larger terms, whose rounding is no jump. Losses that were all zero
+    tell no scale, so the first one after them is no jump. On a GPU, one step in 1,000 waits for
+    the device.
 
     >>> record = LossRecord()
     >>> for step in range(60):
@@ -39,6 +42,7 @@ class LossRecord:
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=WINDOW)  # over epochs
+        self._largest = 0.0  # absolute value of a loss since the first step
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -68,14 +72,16 @@ class LossRecord:
 
     def _find_jump(self, step: int, loss: float) -> None:
         limit = math.inf
-        if len(self._window) == WINDOW:
+        if len(self._window) == WINDOW and self._largest > 0:
             highest = max(self._window)
             span = highest - min(self._window)
             # A loss that leaves a plateau exceeds the range of the losses there, but is no jump.
-            limit = highest + max(2 * span, 0.01 * abs(highest))
+            limit = highest + max(2 * span, 0.01 * abs(highest), 1e-6 * self._largest)
             if loss > limit:
                 median = statistics.median(self._window)
                 self.jumps.append(Jump(step, median, loss))
         if math.isfinite(loss):
             # A jump must not hide the next one, and a lasting higher level must become normal.
-            self._window.append(min(loss, limit))
+            loss = min(loss, limit)
+            self._largest = max(self._largest, abs(loss))
+            self._window.append(loss)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from rdm_solo.ground.devices import has_float64
-from rdm_solo.ground.distributed import broadcast_object, rank, world_size
+from rdm_solo.ground.distributed import broadcast_object, gather_objects, rank, world_size
 from rdm_solo.ground.errors import UserError, first_line
 from rdm_solo.observe import neighbours, parts
 from rdm_solo.observe.outputs import rows
@@ -102,18 +102,23 @@ class UserImages:
             yield tensors
 
     def shares(self) -> Iterator[list[Tensor]]:
-        """Yield this process's rows of each batch; a DistributedSampler has chosen them already."""
+        """Yield the places of this process's images in the whole data set, and their tensors.
+
+        Each process takes every ``world_size()``-th image. A DistributedSampler has chosen these
+        already.
+        """
         first, step = rank(), world_size()
-        if isinstance(getattr(self.loader, "sampler", None), DistributedSampler):
-            first, step = 0, 1
+        has_sampler = isinstance(getattr(self.loader, "sampler", None), DistributedSampler)
         count = 0
         for tensors in self.batches():
+            places = torch.arange(count, count + len(tensors[0]))
             start = (first - count) % step
-            count += len(tensors[0])
-            mine = [x[start::step] for x in tensors]
-            if len(mine[0]):
-                yield mine
-        if count < step:
+            count += len(places)
+            if has_sampler:
+                yield [first + step * places, *tensors]
+            elif start < len(places):
+                yield [x[start::step] for x in (places, *tensors)]
+        if not has_sampler and count < step:
             raise UserError(f"{self.option}: {count} images are too few for {step} process(es).")
 
     def encode(
@@ -159,15 +164,15 @@ class LabelledImages:
     def scalars(self, backbone: nn.Module | None, module: nn.Module) -> dict[str, float]:
         """Return the scalars by column name, the same on all processes."""
 
-        def encoded(images: UserImages) -> Iterator[tuple[Tensor, Tensor]]:
-            for x, *others in images.shares():
+        def encoded(images: UserImages) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            for places, x, *others in images.shares():
                 y = others[0] if others else x
                 if y.is_floating_point() or y.shape != x.shape[:1] or y.min() < 0:
                     images.refuse(
                         "a batch must have images and integer labels from 0", [x, *others]
                     )
                 z = images.encode(backbone, x)
-                yield z, y.to(z.device, torch.long)
+                yield z, y.to(z.device, torch.long), places
 
         with undisturbed(module, self.train.loader, self.val.loader):
             memory, queries = encoded(self.train), encoded(self.val)
@@ -192,31 +197,34 @@ class HeldOut(UserImages):
     ) -> dict[str, float]:
         """Return the scalars by column name, from at most ``limits.max_rows`` features.
 
-        Of more images, the first of every 2, 4, 8, ... are used, since a loader may be sorted.
+        Of more images, one of 2, 4, 8, ... is used. They are evenly spread over the loader, which
+        may be sorted, and the same on any number of processes.
         """
         from rdm_solo.spectra.features import FeatureSpectra
 
-        kept: list[Tensor] = []  # features of an image's views (views, k)
-        step = 1
-        count = 0
+        kept: list[list[Tensor]] = []  # of each batch: places and features (n, views, k)
+        step = 1  # one image of this many is used
         with undisturbed(module, self.loader):
-            for images, *others in self.shares():
-                start = -count % step
-                count += len(images)
+            for places, images, *others in self.shares():
                 views = [images, *(x for x in others if x.shape == images.shape)]
-                if start >= len(images):
-                    continue
-                encoded = [self.encode(backbone, view[start::step]) for view in views]
+                most = max(1, limits.max_rows // len(views))
+                while int(places[-1]) >= most * step:
+                    step *= 2
+                    kept = [_one_of(step, *batch) for batch in kept]
+                used = _one_of(step, places, *views)
+                if not len(used[0]):
+                    if kept:
+                        continue
+                    used = [x[:1] for x in (places, *views)]  # tells the features' dimension
+                places, *views = used
+                encoded = [self.encode(backbone, view) for view in views]
                 dim = encoded[0].shape[1]
                 if dim > limits.max_features_dim:
                     self._report_width(dim)
                     return {}
-                kept.extend(torch.stack(encoded, 1))
-                most = max(1, limits.max_rows // len(views) // world_size())
-                while len(kept) > most:
-                    kept = kept[::2]
-                    step *= 2
-        features = torch.stack(kept)
+                kept.append([places, torch.stack(encoded, 1)])
+        step = max(gather_objects(step))
+        features = torch.cat([_one_of(step, *batch)[1] for batch in kept])
         if not has_float64(features.device):
             features = features.cpu()
         # One update, because processes may have different numbers of batches.
@@ -234,6 +242,12 @@ class HeldOut(UserImages):
         self.is_reported = True
 
 
+def _one_of(step: int, places: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """Return the rows of about one of ``step`` places, the same in whatever batch they are."""
+    used = neighbours.spread(places) * step < 2**32
+    return [x[used.to(x.device)] for x in (places, *tensors)]
+
+
 class Patches(UserImages):
     """Measure the patch tokens of the first batch of images, at most 32, which are kept.
 
@@ -245,6 +259,7 @@ class Patches(UserImages):
         super().__init__(option, source)
         self.path = folder / PATCHES
         self.images: Tensor | None = None
+        self.is_reported = False  # that the tokens are not counted
 
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, epoch: int
@@ -254,10 +269,13 @@ class Patches(UserImages):
             if self.images is None:
                 first, *_ = next(self.batches())
                 self.images = first[:32].float().cpu().clone()
-            tokens = self.encode(backbone, self.images, patch_tokens)
+            found = self.encode(backbone, self.images, patch_tokens)
         scalars = {}
-        if tokens is not None:
-            tokens = tokens.cpu()
+        if found is not None:
+            if not (found.are_counted or self.is_reported or rank()):
+                log.warning(f"note: {self.option}: {found.note()}")
+            self.is_reported = True
+            tokens = found.tokens.cpu()
             values = {"erank/patches": patches.patch_rank(tokens)}
             if epoch:
                 most = max(1, MAX_COSINES // tokens.shape[1] ** 2)

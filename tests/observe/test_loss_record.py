@@ -7,21 +7,40 @@ import torch
 
 from rdm_solo.observe.loss_record import LossRecord
 
-PLATEAU = math.log(4096) + 1e-6 * torch.rand(60, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("change", "jumps"), [(0.001, 0), (0.01, 0), (1.0, 1)])
-def test_a_stuck_loss_may_start_to_move(sign, change, jumps):
-    record = LossRecord()
-    for loss in [*sign * PLATEAU, sign * PLATEAU[0] + change]:
-        record.add(loss)
-    record.read()
-    assert len(record.jumps) == jumps
-
-
 STEPS = torch.arange(3000)
 NOISE = torch.randn(3000, generator=torch.Generator().manual_seed(0))
+PLATEAU = math.log(4096) + 1e-6 * NOISE[:60].sigmoid()
+ZEROS = torch.zeros(60)
+
+
+def recorded(losses):
+    record = LossRecord()
+    for loss in losses:
+        record.add(loss)
+    record.read()
+    return record
+
+
+@pytest.mark.parametrize(
+    ("before", "loss", "jumps"),
+    [
+        (PLATEAU, PLATEAU[0] + 0.001, 0),
+        (PLATEAU, PLATEAU[0] + 0.01, 0),
+        (PLATEAU, PLATEAU[0] + 1, 1),
+        (-PLATEAU, 0.01 - PLATEAU[0], 0),
+        (-PLATEAU, 1 - PLATEAU[0], 1),
+        (ZEROS, 1e-12, 0),
+        (ZEROS, 5.0, 0),
+        ([1, *ZEROS], 1e-7, 0),
+        ([1, *ZEROS], 0.1, 1),
+    ],
+)
+def test_a_loss_that_leaves_its_plateau_jumps_if_it_rises_far(before, loss, jumps):
+    assert len(recorded([*before, loss]).jumps) == jumps
+
+
+def test_a_jump_from_a_level_after_zeros_is_found():
+    assert [jump.loss for jump in recorded([*ZEROS, *PLATEAU, 50.0]).jumps] == [50]
 
 
 @pytest.mark.parametrize(
@@ -30,10 +49,7 @@ NOISE = torch.randn(3000, generator=torch.Generator().manual_seed(0))
     ids=["noise", "decay", "constant"],
 )
 def test_noise_is_no_jump(losses):
-    record = LossRecord()
-    for loss in losses:
-        record.add(loss)
-    record.read()
+    record = recorded(losses)
     assert record.count == 3000
     assert record.total == pytest.approx(float(losses.double().sum()), rel=1e-9, abs=1e-9)
     assert not record.jumps

@@ -86,7 +86,12 @@ def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing,
         assert expected_steps[: len(planned)] == planned
     for scalars, recorded in worlds(2).run(record_epoch, *options):
         assert recorded == expected_steps
-        assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert scalars.keys() == expected.keys()
+        for name, value in expected.items():
+            # Measured on four instruction sets: at most 3.3e-8 of a value. Uniformity is computed
+            # from float32 rows: at most 4.8e-7, one rounding of a value between 4 and 8.
+            atol = 1.5e-6 if name == "uniformity/target" else 1e-9
+            assert scalars[name] == pytest.approx(value, rel=1e-6, abs=atol), name
 
 
 @pytest.mark.parametrize(

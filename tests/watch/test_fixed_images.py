@@ -15,7 +15,7 @@ from rdm_solo.observe.recorder import Limits
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.spectra.features import FeatureSpectra
 from rdm_solo.spectra.patches import gram_drift, patch_grams, patch_rank
-from rdm_solo.watch.fixed_images import HeldOut, LabelledImages, Patches
+from rdm_solo.watch.fixed_images import FixedImages, HeldOut, LabelledImages, Patches
 
 CLASSES = 3
 
@@ -132,19 +132,30 @@ def assert_no_trace(measure) -> None:
         assert torch.equal(weights[name], value), name
 
 
-def test_accuracy_leaves_no_trace_in_training():
+def test_measurements_leave_no_trace_in_training(tmp_path):
     train = DataLoader(TensorDataset(*TRAIN), 5, sampler=RandomSampler(TRAIN[0], generator=SHARED))
     val = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
-    measured = LabelledImages(train, val)
+    images = FixedImages((train, val), val, tmp_path)
+    limits = Limits(max_rows=20)
     accuracies = []
-    assert_no_trace(lambda net: accuracies.append(knn_of(measured, net)))
+
+    def measure(net: Net) -> None:
+        scalars = images.scalars(net.backbone, net, limits, epoch=1)
+        accuracies.append(scalars["val/knn_acc1"])
+        assert "erank/held_out" in scalars
+        assert "erank/patches" not in scalars, "the backbone has none"
+
+    assert_no_trace(measure)
     assert len(set(accuracies)) == 2, "training changes it"
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_modes_are_restored_if_the_measurement_fails():
+def test_a_backbone_that_is_missing_or_cannot_take_the_images_is_an_error_and_modes_are_restored():
     net = Net()
+    with pytest.raises(UserError, match="backbone="):
+        LabelledImages(TRAIN, VAL).scalars(None, net)
     net.backbone[0] = nn.Linear(5, 5)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="cannot take a batch"):
         LabelledImages(TRAIN, VAL).scalars(net.backbone, net)
     assert net.training
     assert not net.frozen.training
@@ -209,12 +220,6 @@ def test_buffers_of_a_distributed_backbone_are_not_synchronised(worlds):
     worlds(2).run(measure_with_ddp)
 
 
-def test_images_take_the_dtype_of_the_backbone():
-    net = Net().to(torch.bfloat16)
-    double = TRAIN[0].double(), TRAIN[1]
-    assert knn_of(LabelledImages(double, VAL), net) > 100 / CLASSES
-
-
 IMAGES, LABELS = TRAIN
 
 
@@ -240,19 +245,16 @@ def test_an_error_names_the_option_and_what_was_received(train, received):
         assert error.match(received)
 
 
-def test_a_missing_backbone_is_an_error_that_names_the_option():
-    with pytest.raises(UserError, match="backbone="):
-        LabelledImages(TRAIN, VAL).scalars(None, Net())
-
-
 def measure_on_device(device: str) -> float:
     net = Net().to(device)
     return knn_of(LabelledImages(TRAIN, VAL), net)
 
 
-def test_images_go_to_the_device_of_the_backbone(on_second_device):
+def test_images_take_the_device_and_the_dtype_of_the_backbone(on_second_device):
     expected = knn_accuracy(Net().eval().backbone)
     assert on_second_device(measure_on_device, second_device.DEVICE) == pytest.approx(expected)
+    double = TRAIN[0].double(), TRAIN[1]
+    assert knn_of(LabelledImages(double, VAL), Net().bfloat16()) > 100 / CLASSES
 
 
 def spectra(*views: torch.Tensor) -> dict[str, float]:
@@ -286,20 +288,21 @@ def test_held_out_images_have_the_spectra_of_the_features_columns():
         assert held_out_scalars(source) == pytest.approx(expected), name
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["views", "views in a list, and labels"])
-def test_views_of_held_out_images_have_lidar(nested):
+def test_views_of_held_out_images_have_lidar():
     views = IMAGES, IMAGES + 0.1 * torch.randn(IMAGES.shape)
-    source = [[views, LABELS, ["name"]]] if nested else views
-    scalars = held_out_scalars(source)
-    assert scalars == pytest.approx(spectra(*views))
-    assert scalars["lidar/held_out"] > 1
+    expected = spectra(*views)
+    assert expected["lidar/held_out"] > 1
+    for source in (views, [[views, LABELS, ["name"]]]):  # a list of a batch with other things
+        assert held_out_scalars(source) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 61])
-def test_of_many_held_out_images_a_part_of_all_is_measured(batch_size):
+def test_of_many_held_out_images_an_evenly_spread_part_is_measured(batch_size):
+    """One of eight: multiples of the golden ratio are evenly spread."""
     views = IMAGES, 2 * IMAGES
     loader = DataLoader(TensorDataset(*views), batch_size)
-    expected = spectra(*(view[::8] for view in views))
+    places = [i for i in range(61) if i * (5**0.5 - 1) / 2 % 1 < 1 / 8]
+    expected = spectra(*(view[places] for view in views))
     assert held_out_scalars(loader, max_rows=21) == pytest.approx(expected)
 
 
@@ -319,27 +322,23 @@ def test_features_of_too_many_dimensions_are_reported_once(caplog):
     assert "max_features_dim=32" in record.message
 
 
-def test_held_out_images_leave_no_trace_in_training():
-    loader = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
-    held_out = HeldOut("held_out", loader)
-    limits = Limits(max_rows=20)
-    assert_no_trace(lambda net: held_out.scalars(net.backbone, net, limits))
-
-
-def measure_held_out_on_each_process(rank: int, size: int, expected, expected_of_20) -> None:
+def measure_held_out(rank: int, size: int) -> list[dict[str, float]]:
+    """Return the spectra of all images, of about 20, and of two of which one process has none."""
     torch.manual_seed(rank)
-    loader = DataLoader(TensorDataset(*TRAIN), 1, shuffle=True)
     # 61 images are 31 batches on one process and 30 on the other.
-    assert held_out_scalars(loader) == pytest.approx(expected)
-    in_order = DataLoader(IMAGES, 7)
-    assert held_out_scalars(in_order, max_rows=20) == pytest.approx(expected_of_20)
+    loader = DataLoader(TensorDataset(*TRAIN), 1, shuffle=True)
+    scalars = [held_out_scalars(loader)]
+    for most in (20, 1):
+        scalars.append(held_out_scalars(DataLoader(IMAGES, 7), max_rows=most))
+    return scalars
 
 
 def test_two_processes_have_the_spectra_of_one(worlds):
-    # Each process keeps one of four of its 31 or 30 images.
-    every_fourth = [row for row in range(61) if row % 8 < 2]
-    expected, expected_of_20 = spectra(IMAGES), spectra(IMAGES[every_fourth])
-    worlds(2).run(measure_held_out_on_each_process, expected, expected_of_20)
+    expected = measure_held_out(0, 1)
+    assert len({scalars["erank/held_out"] for scalars in expected}) == 3
+    for results in worlds(2).run(measure_held_out):
+        for scalars, of_one_process in zip(results, expected, strict=True):
+            assert scalars == pytest.approx(of_one_process, rel=1e-6, abs=1e-9)
 
 
 class Tokens(nn.Module):
@@ -398,20 +397,10 @@ def test_a_reference_of_other_images_or_of_a_later_epoch_is_replaced(tmp_path):
 
 def test_the_reference_is_a_small_file(tmp_path):
     net = Tokens()
-    images = torch.randn(32, 1, 64, 64, generator=torch.Generator().manual_seed(0))
-    patches = Patches("held_out", images, tmp_path)
-    assert patches.scalars(net.backbone, net, 1)["drift/patches"] == 0
+    images = torch.zeros(32, 1, 64, 64)
+    Patches("held_out", images, tmp_path).scalars(net.backbone, net, 1)
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size < 3.1e6
-
-
-def test_patches_leave_no_trace_and_a_backbone_without_patches_has_none(tmp_path):
-    loader = DataLoader(Augmented(), 5, shuffle=True, generator=SHARED)
-    patches = Patches("held_out", loader, tmp_path)
-    assert_no_trace(lambda net: patches.scalars(net.backbone, net, 1))
-    net = Net()
-    assert patches.scalars(net.backbone, net, 1) == {}
-    assert list(tmp_path.iterdir()) == []
 
 
 def measure_patches_on_each_process(rank: int, size: int, folder: str) -> list[dict[str, float]]:
