@@ -19,35 +19,19 @@ SEEDS = {-0.5: (80.0, 84.0, 91.0), -0.3: (95.0, 93.0)}  # accuracies by exponent
 
 
 def write(folder: Path, p=-0.5, seed=0, epochs=4, knn=50.0, spread=0.9) -> Path:
-    """Write the first epochs of a run of four, with that accuracy from the second one on."""
+    """Write epochs of a run of four, with an accuracy from the second one on, and its loss."""
     accuracies = [knn] * epochs
     accuracies[0] = ""
     columns = {
         "val/knn_acc1": accuracies,
+        "train/loss": [-knn / 100] * epochs,
         "feature/spread": [spread] * epochs,
     }
     return report_pages.write(folder, p, seed, epochs, columns, max_epochs=4)
 
 
-def test_the_best_loss_is_the_lowest(tmp_path):
-    for p, loss in ((-0.5, -0.6), (-0.3, -0.8)):
-        columns = {"train/loss": [loss] * 4, "feature/spread": [0.9] * 4}
-        report_pages.write(tmp_path / str(p), p, 0, 4, columns, max_epochs=4)
-    sweep = rdm_solo.Sweep(tmp_path)
-    assert sweep.best("train/loss").mean == -0.8
-    assert sweep.best("train/loss", smallest=False).mean == -0.6
-
-
 def summarise(folder: Path, **entries: object) -> None:
     (folder / "summary.json").write_text(json.dumps(entries))
-
-
-def evaluate(folder: Path, *accuracies: float, epochs: int = 100) -> None:
-    """Write linear evaluations: accuracies of classifiers with several seeds."""
-    records = []
-    for seed, top1 in enumerate(accuracies):
-        records.append({"seed": seed, "top1": top1, "protocol": {"epochs": epochs}})
-    (folder / "linear.json").write_text(json.dumps({"cached": records}))
 
 
 @pytest.fixture
@@ -77,8 +61,12 @@ def state(folder: Path) -> dict[Path, int]:
 
 
 def test_a_run_has_what_its_folder_has(folder):
+    evaluations = {"cached": [{"seed": 0, "top1": 70.0}, {"seed": 1, "top1": 72.0}]}
+    (folder / "linear.json").write_text(json.dumps(evaluations))
     before = state(folder)
     run = rdm_solo.Run(folder)
+    assert run.last("linear/top1") == 71.0
+    assert run.linear["top1"].tolist() == [70.0, 72.0]
     assert (run.method, run.filter) == ("simsiam", "target_pow")
     assert (run.p, run.seed) == (-0.5, 0)
     assert run.config["batch_size"] == 64
@@ -97,7 +85,7 @@ def test_what_is_no_run_or_no_sweep_is_refused(folder, sweep, tmp_path):
     for read in (rdm_solo.Run, rdm_solo.Sweep):
         with pytest.raises(UserError, match="nowhere"):
             read(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="sweep"):
+    with pytest.raises(UserError, match="behind"):  # one of its runs
         rdm_solo.Run(sweep)
     assert len(rdm_solo.Sweep(folder, sweep).runs) == 8
     for read in (rdm_solo.Run(folder).last, rdm_solo.Sweep(sweep).best):
@@ -134,25 +122,10 @@ def test_the_best_setting_is_healthy_and_comes_with_its_spread(sweep):
     assert best.next.mean == 85.0
     assert best.next.n == 3
     assert runs.best("val/knn_acc1", smallest=True).mean == 85.0
+    assert runs.best("train/loss").mean == pytest.approx(-0.94), "the lowest"
+    assert runs.best("train/loss", smallest=False).mean == pytest.approx(-0.85)
     with pytest.raises(UserError, match="a value of linear/top1"):
         runs.best("linear/top1")
-
-
-def test_linear_accuracies_of_one_protocol_are_compared(folder, sweep):
-    run = rdm_solo.Run(folder)
-    assert np.isnan(run.last("linear/top1"))
-    evaluate(folder, 70.0, 72.0)
-    run.reload()
-    assert run.last("linear/top1") == 71.0
-    assert run.linear["top1"].tolist() == [70.0, 72.0]
-    evaluate(sweep / "-0.5_0", 70.0)
-    evaluate(sweep / "-0.5_1", 71.0)
-    evaluate(sweep / "-0.3_0", 72.0)
-    evaluate(sweep / "-0.3_1", 99.0, epochs=10)
-    runs = rdm_solo.Sweep(sweep)
-    assert runs.best("linear/top1").mean == 72.0
-    assert runs.settings["linear/top1"].tolist() == [72.0, 70.5]
-    assert runs.table["linear/top1"].notna().sum() == 3
 
 
 def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):

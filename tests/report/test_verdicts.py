@@ -35,13 +35,11 @@ def alive(member) -> Outcome:
         ([1, 1, 1], LAGGING, "yes, in every epoch", None),
         ([1, 1, 1], LEARNED | FALLEN, "yes, in every epoch", None),
         ([1, 1, -1], LEARNED, "in most epochs", None),
-        ([1, -1], LEARNED, "in half of the epochs", None),
         ([1, -1, -1], LEARNED, "in few epochs", False),
         ([-1, -1, -1], {}, "no, the online branch leads", False),
         ([-1, -1, -1], {"p": None, "method": "mocov2plus"}, "no, the online branch leads", None),
         ([1e-9, 0, -1e-9], {}, "no, the ranks hardly differ", None),
         ([1] * 9 + [-1] * 3, LEARNED, "no longer: the online branch leads at the end", False),
-        ([0] * 18 + [-1] * 2, LEARNED, "no, the ranks hardly differ", None),
         ([-1] + [1] * 19, LEARNED, "yes, in nearly every epoch", True),
         ([np.nan] * 3, {}, "not measured", None),
     ],
@@ -58,8 +56,6 @@ def test_whether_the_target_leads(gaps, changed, answer, good):
         ({"p": 0.5}, "wrong way"),
         (LEARNED, "it was learned"),
         (LAGGING, "only from the target network's lag"),
-        ({"p": -1.5}, "may raise or lower"),
-        ({"method": "byol"}, "raises the target's rank"),
         ({"method": "nnbyol", "p": 0.5}, "the target network's lag and the queue"),
         ({"method": "nnclr", "p": None}, "need not lead here"),
         (FALLEN, "Collapsed networks"),
@@ -96,7 +92,6 @@ FEW, COMPLETELY = "outputs collapsed into few directions", "outputs collapsed co
 DESTROYED = "encoder destroyed"
 STUCK = "loss stuck at ln K"
 MOSTLY_MEAN = "undecided: 85 % of the outputs' second moment is their mean"
-LAST_IS_LOW = "too early to say: the last epoch is below a bound (dimensional collapse)"
 ALIVE = "alive: no rule of collapse met in 3 judged epochs"
 
 
@@ -107,12 +102,9 @@ ALIVE = "alive: no rule of collapse met in 3 judged epochs"
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),
         ({"method": "swav", "p": None, "train__loss_share": [0.9, 0.998, 1.0]}, STUCK),
         ({"val__knn_acc1": [80, np.nan, 30]}, DESTROYED),
-        ({}, ALIVE),
         ({"feature__spread": [0.9, 0.21, 0.21]}, ALIVE),
         ({"feature__spread": [0.9, 0.15, 0.15]}, MOSTLY_MEAN),
         ({"erank__centred": [np.nan] * 3}, "no complete collapse; the rank was not measured"),
-        ({"epochs": 1}, "too early to say"),
-        ({"erank__centred": [5, 5, 1.1]}, LAST_IS_LOW),
         ({"feature__spread": [np.nan] * 3}, "not measured"),
     ],
 )
@@ -121,7 +113,7 @@ def test_whether_a_run_is_alive(changed, answer):
     outcome = alive(run(**changed))
     assert outcome.answer == answer
     assert outcome.good is {DESTROYED: False, ALIVE: True}.get(answer)
-    assert outcome.suspect == (answer in (FEW, COMPLETELY, STUCK, LAST_IS_LOW))
+    assert outcome.suspect == (answer in (FEW, COMPLETELY, STUCK))
     assert outcome.collapsed == (answer in (FEW, COMPLETELY))
 
 
@@ -186,12 +178,9 @@ def test_a_card_names_the_failing_number_and_what_the_warning_advised():
     assert health.failing == ["spread of the outputs 0.001, below 0.1"]
     assert health.remedy == "Try this."
     assert not any("spread" in number for number in health.numbers), "listed twice"
-    both = setting(warned(**FALLEN), run(seed=1), warned(seed=2, **FALLEN)).health
-    assert both.failing == ["seed 0: spread of the outputs 0.001, below 0.1"]
     # A bad seed comes before one with a note.
     worst = setting(run(**FALLEN), run(seed=1, **DEAD)).health
     assert worst.failing[0].startswith("seed 1: the kNN accuracy is 9.0 %")
-    assert both.remedy == "Try this.", "the same advice once"
     healthy = setting(warned()).health
     assert (healthy.failing, healthy.remedy) == ([], "")
 
@@ -199,7 +188,6 @@ def test_a_card_names_the_failing_number_and_what_the_warning_advised():
 def test_a_card_advises_without_a_warning():
     """The last epoch alone is low, the rule has a remedy, or the run recorded why it failed."""
     low = setting(run(erank__centred=[5, 5, 1.1])).health
-    assert low.failing == ["effective rank around the mean 1.1 of 8, below 2.2"]
     assert "2 low epochs" in low.remedy
     dead = setting(run(**DEAD)).health
     assert "learning rate" in dead.remedy
@@ -215,9 +203,8 @@ def watched(**changed):
 
 
 def test_a_watched_loop_is_asked_about_its_features_and_its_loss():
-    questions = [answer.question for answer in answers.first_answers([setting(watched())])]
-    assert questions[:3] == ["Is it alive?", "How did the outputs change?", "Is the loss falling?"]
-    assert "How good is it?" in questions, "its online accuracy was passed"
+    *_, accuracy = answers.first_answers([setting(watched())])
+    assert accuracy.question == "How good is it?", "its online accuracy was passed"
     features = {"erank__features_centred": [np.nan, 12, 3], "train__loss": [1, 0.2, 0.5]}
     member = watched(**features, val__acc1=[np.nan] * 3)
     member.spectra["features_dimensions"] = np.full(3, 64)
@@ -226,42 +213,36 @@ def test_a_watched_loop_is_asked_about_its_features_and_its_loss():
     assert change.answer == "rank 12.00 → 3.00 of 64"
     assert "epoch 2 to 3" in change.numbers[0]
     assert loss.answer == "yes: 1.000 → 0.500"
-    assert loss.numbers[0] == "lowest 0.200 in epoch 2"
     untrained = replace(member, untrained={"erank/features_centred": 20.0})
     assert answers.change(setting(untrained)).answer == "rank 20.00 → 3.00 of 64"
     rising = setting(watched(train__loss=[0.1, 0.2, 0.3]))
     assert answers.loss(rising).answer == "no: 0.100 → 0.300"
-    unmeasured = setting(watched(train__loss=[np.nan] * 3, erank__centred=[np.nan] * 3))
+    unmeasured = setting(watched(train__loss=[np.nan] * 3))
     assert answers.loss(unmeasured).answer == "not measured"
 
 
-@pytest.mark.parametrize("untrained", [50.0, 70.0])
-def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks(untrained):
+def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks():
     collapsed = run(**FALLEN, val__knn_acc1=[60, 60, 60])
-    outcome = alive(replace(collapsed, untrained={"val/knn_acc1": untrained}))
+    outcome = alive(replace(collapsed, untrained={"val/knn_acc1": 70.0}))
     assert outcome.answer == COMPLETELY
     assert outcome.level == "bad"
 
 
-@pytest.mark.parametrize(
-    ("members", "title"),
-    [
-        ([run(epochs=2)], "target filter σ^-0.5, seed 0, 2 of 3 epochs"),
-        ([run(-1), run(-0.7), run(-0.3)], "target filter σ^p, p = -1 … -0.3, 3 runs, 3 epochs"),
-        (
-            [run(), run(None, method="byol")],
-            "target filter σ^-0.5; BYOL, learnable predictor, 2 runs, 3 epochs",
-        ),
-    ],
-)
-def test_the_title_says_what_was_compared(members, title):
-    assert answers.title(settings(*members)).removeprefix("SimSiam, ") == title
+def test_the_title_of_one_run_has_its_seed_and_progress():
+    """The golden page has the title of several settings."""
+    title = answers.title(settings(run(epochs=2)))
+    assert title == "SimSiam, target filter σ^-0.5, seed 0, 2 of 3 epochs"
+
+
+BEST = "best 95.0 % in epoch 2"
+ROW_0 = {"val/knn_acc1": 71.1, "val/knn_pixels": 42.5}
+UNTRAINED = replace(run(val__knn_acc1=[50, 95, 90]), untrained=ROW_0)
 
 
 @pytest.mark.parametrize(
     ("members", "answer", "numbers"),
     [
-        ([run(val__knn_acc1=[50, 95, 90])], "kNN 90.0 %", ["best 95.0 % in epoch 2"]),
+        ([UNTRAINED], "kNN 90.0 %", [BEST, "71.1 % before training", "raw pixels 42.5 %"]),
         (seeds(-0.5, [90, 92, 94]), "kNN 92.0 ± 2.0 %", []),
         ([run(val__knn_acc1=[50, 95, np.nan])], "kNN 95.0 % in epoch 2", []),
         ([run(val__acc1=[np.nan] * 3)], "not measured", ["no labels, or switched off"]),
@@ -271,13 +252,6 @@ def test_an_accuracy_has_its_epoch_and_its_best_one(members, answer, numbers):
     verdict = answers.accuracy(setting(*members))
     assert verdict.answer == answer
     assert [line for line in verdict.numbers if "online" not in line] == numbers
-
-
-def test_the_accuracy_of_raw_pixels_stands_beside_that_of_the_untrained_network():
-    untrained = {"val/knn_acc1": 71.1, "val/knn_pixels": 42.5}
-    member = replace(run(val__knn_acc1=[80, 85, 90]), untrained=untrained)
-    numbers = answers.accuracy(setting(member)).numbers
-    assert numbers[:2] == ["71.1 % before training", "raw pixels 42.5 %"]
 
 
 def test_of_several_settings_those_that_are_not_healthy_are_named():
@@ -291,5 +265,3 @@ def test_of_several_settings_those_that_are_not_healthy_are_named():
     (failing,) = several.failing
     assert failing == "SimSiam, target filter σ^-1: seed 0: spread of the outputs 0.001, below 0.1"
     assert answers.overview(settings(*healthy, *unmeasured)).level == ""
-    assert answers.overview([setting(*fallen)]).level == "bad"
-    assert answers.overview([setting(*healthy)]).level == "good"

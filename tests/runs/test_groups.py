@@ -89,20 +89,6 @@ def test_exponents_that_rounding_tells_apart_are_one_setting():
     assert len(set(labels(*map(run, different)))) == 3
 
 
-@pytest.mark.parametrize(
-    ("member", "family"),
-    [
-        (run(-0.5), "target filter σ^p"),
-        (run(None), "learnable predictor"),
-        (run(None, filter="online_log1p"), "online filter log(1 + σ)"),
-        (run(None, method="dino", filter="none"), ""),
-    ],
-)
-def test_a_family_has_a_letter_for_its_exponent(member, family):
-    (group,) = by_setting([member])
-    assert group.family == family
-
-
 def test_runs_that_diverged_or_are_behind_do_not_count():
     first = run(seed=0)
     second = run(seed=1)
@@ -147,25 +133,6 @@ def test_a_value_that_was_measured_but_is_not_finite_hides_the_one_before():
     measured = {"own": np.array([True, True])}
     broken = replace(run(epochs=2, own=[1, np.nan]), measured=measured)
     assert groups.latest([broken], "own") == (2, [])
-
-
-def test_a_curve_has_the_epochs_that_some_seed_measured():
-    first = run(seed=0, own=[2, np.nan, np.nan])
-    second = run(seed=1, own=[4, np.nan, 6])
-    curve = groups.curve_of([first, second], "own")
-    assert curve.x.tolist() == [1, 3]
-    assert curve.mean.tolist() == [3, 6]
-    assert curve.low.tolist() == [2, 6]
-    assert curve.high.tolist() == [4, 6]
-    assert len(groups.curve_of([first], "val/knn_acc1").x) == 0
-
-
-def test_a_curve_begins_with_the_untrained_network():
-    first = replace(run(seed=0, own=[2, 3, 4]), untrained={"own": 8.0})
-    second = replace(run(seed=1, own=[4, 5, 6]), untrained={"own": 6.0})
-    curve = groups.curve_of([first, second], "own")
-    assert curve.x.tolist() == [0, 1, 2, 3]
-    assert curve.mean.tolist() == [7, 3, 4, 5]
 
 
 def test_a_spectrum_stacks_the_seeds_that_measured_the_last_epoch():
