@@ -51,14 +51,15 @@ def test_scalars_are_the_metrics_of_the_outputs_and_go_to_any_logger(tmp_path):
         watch.step(loss)
     row = watch.end_epoch(val_knn_acc1=50)
     expected = metric.compute()
-    mean_loss = pytest.approx(sum(losses) / 4, rel=1e-6)
-    user_scalars = {"train/loss": mean_loss, "val/knn_acc1": 50.0}
-    assert row == {**expected.scalars, **features.compute(), **user_scalars}
+    user_scalars = {"train/loss": sum(losses) / 4, "val/knn_acc1": 50.0}
+    # Equal formulas on equal rows; MKL's bits may depend on where the rows lie in memory.
+    scalars = {**expected.scalars, **features.compute(), **user_scalars}
+    assert row == pytest.approx(scalars, rel=1e-6)
     assert rows(tmp_path) == [{"epoch": 1, **row}]
     assert logged == [(row, 1)]
     arrays, _ = spectra_files.read(tmp_path)
     for name, array in expected.arrays().items():
-        np.testing.assert_array_equal(arrays[name][0], array)
+        np.testing.assert_allclose(arrays[name][0], array, rtol=1e-6, atol=1e-9)
     assert runs.load(tmp_path).features_dimensions == z1.shape[1]
 
 
@@ -111,7 +112,10 @@ def test_a_collapse_raises_one_warning(tmp_path, caplog, warmup):
     assert watch.collapsed == ["complete collapse"]
     assert caplog.text.count("complete collapse") == 1
     run = runs.load(tmp_path)
-    (warning,) = run.summary["warnings"]
+    constant, warning = run.summary["warnings"]
+    if not warmup:
+        constant, warning = warning, constant
+    assert (constant["kind"], constant["epoch"]) == ("constant", 3)
     assert (warning["kind"], warning["epoch"]) == ("complete collapse", warmup + 2)
     assert warning["text"].endswith(f" {warning['advice']}")
     assert run.config.scheduler.warmup_epochs == warmup
