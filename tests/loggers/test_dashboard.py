@@ -36,7 +36,7 @@ def test_all_charts_are_drawn_over_epochs_and_final_values_against_p(view):
 def test_a_sweep_is_selected_by_the_key_that_its_runs_log(view):
     (run_set,) = view["runSets"]
     (condition,) = run_set["filters"]["filters"]
-    assert condition["key"] == {"section": "config", "name": "sweep_folder"}
+    assert condition["key"]["name"] == "sweep_folder"
     assert condition["value"] == "ps"
 
 

@@ -277,28 +277,22 @@ def test_variants_stand_beside_the_predictor():
     weak = run(-0.3)
     expected = [run(None), run(None, filter="online_log1p"), weak, run(-0.5)]
     byol = run(None, method="byol")
-    unmeasured = replace(run(None, filter="linear"), spectra={})
-    (axes,) = draw("variants", *expected, byol, unmeasured).axes
+    (axes,) = draw("variants", *expected, byol).axes
     assert labels(axes) == [member.label for member in expected]
     projection = weak.spectra["lam_projection"][-1]
     assert_line(axes, weak.label, projection)
 
 
 def test_symmetric_methods_stand_beside_simsiam():
-    runs = []
-    for name in ("vanilla", "symsimsiam", "simsiam"):
-        chosen = "learnable" if name == "simsiam" else "none"
-        runs.append(run(None, method=name, filter=chosen, val__knn_acc1=[60, 70, 80]))
+    vanilla = run(None, method="vanilla", filter="none", val__knn_acc1=[60, 70, 80])
+    symmetric = run(None, method="symsimsiam", filter="none")
     others = [run(), run(None, method="byol")]
-    panels = draw("symmetric", *runs, *others).axes
-    accuracy, variance, eigenvalues, branches = panels
-    columns = {
-        accuracy: [60, 70, 80],
-        variance: [0.9] * 3,
-        eigenvalues: runs[0].spectra["lam_target"][-1],
-    }
-    for axes, column in columns.items():
+    panels = draw("symmetric", vanilla, symmetric, run(None), *others).axes
+    *methods, branches = panels
+    for axes in methods[1:]:
         assert labels(axes) == ["Vanilla", "SymSimSiam", "SimSiam"]
+    columns = [60, 70, 80], [0.9] * 3, vanilla.spectra["lam_target"][-1]
+    for axes, column in zip(methods, columns, strict=True):
         assert_line(axes, "Vanilla", column)
     assert labels(branches) == ["target", "online"]
 
@@ -353,7 +347,7 @@ def test_a_switch_is_the_mean_difference_from_the_same_seed_s_unswitched_run():
     assert_line(knn, off.label, [0, -10, -5])
     (path,) = rank.collections[0].get_paths()
     assert path.vertices[:, 1].min() == pytest.approx(-np.log(4))
-    marks = [line.get_xdata()[0] for line in rank.lines if line.get_label() != off.label]
+    marks = [line.get_xdata()[0] for line in rank.lines[1:]]
     assert marks == [1.5, 2.5]
 
 
@@ -373,12 +367,9 @@ def test_settings_stand_from_the_most_accurate_down():
     ticks = accuracies.get_yticklabels()
     names = [tick.get_text().replace("\n", " ") for tick in ticks]
     assert names == ["SimSiam, identity", "SimSiam, linear", "SimSiam"]
-    means = []
-    for line in accuracies.lines:
-        if line.get_markersize() == 6:
-            (point,) = line.get_xydata().tolist()
-            means.append((*point, line.get_marker()))
-    assert means == [(70, 0, "o"), (80, 1, "X"), (90, 2, "o")]
+    means = accuracies.lines[1::2]  # behind each mean are its seeds
+    assert [line.get_xdata() for line in means] == [70, 80, 90]
+    assert [line.get_marker() for line in means] == ["o", "X", "o"]
 
 
 @pytest.mark.parametrize(("branch", "symbol"), [("target", "h"), ("online", "g")])

@@ -98,7 +98,7 @@ ALIVE = "alive: no rule of collapse met in 3 judged epochs"
 @pytest.mark.parametrize(
     ("changed", "answer"),
     [
-        ({"feature__spread": [0.9, 0.01, 0.01]}, COMPLETELY),
+        (FALLEN, COMPLETELY),
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),
         ({"method": "swav", "p": None, "train__loss_share": [0.9, 0.998, 1.0]}, STUCK),
         ({"val__knn_acc1": [80, np.nan, 30]}, DESTROYED),

@@ -22,11 +22,9 @@ def content(epoch: int, numbers: int = 500) -> dict:
     """Return the content of a checkpoint."""
     rng = torch.Generator().manual_seed(epoch)
     state = {f"layer{i}.weight": torch.randn(numbers, generator=rng) for i in range(3)}
-    momentum = {"momentum_buffer": torch.randn(4, 3, 2, 2, generator=rng), "step": epoch}
     return {
         "epoch": epoch,
         "state_dict": state,
-        "optimizer_states": [{"state": {0: momentum}}],
         "callbacks": {"Checkpoints": {"random": [random_state()]}},
     }
 
