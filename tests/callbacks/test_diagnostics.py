@@ -78,6 +78,7 @@ def test_returned_outputs_are_measured_and_written(names, normalize, tmp_path):
     for outputs in model.returned:
         metric.update(**outputs)
     expected = metric.compute()
+    # The same operations on the same shapes: the same bits. Measured as in test_device_runs.py.
     assert diagnostics.latest.scalars == expected.scalars
     assert ("erank/positive" in expected.scalars) is bool(names)
     assert diagnostics.latest.rows == 80

@@ -40,15 +40,15 @@ for group in ("method", "dataset", "launcher", "logger", "trainer"):
 GROUPS["sizes"] = ["imagenet100", "large", "small"]  # without those that a data set chooses
 if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
     GROUPS["launcher"].remove("ray")
-# Each option of each group is chosen in one of as many choices as the largest group has.
+# Each option of each group is chosen once. Only the methods are more than the data sets.
 CASES: list = [(name, []) for name in CONFIGS]
-largest = max(map(len, GROUPS.values()))
-for number in range(largest):
+for number in range(len(GROUPS["method"])):
     choices = []
     for group, names in GROUPS.items():
         name = names[number % len(names)]
         choices.append(f"{group}={name}")
-    CASES.append(("config", choices))
+    marks = [pytest.mark.long] if number >= len(GROUPS["dataset"]) else []
+    CASES.append(pytest.param("config", choices, marks=marks))
 
 
 @pytest.mark.parametrize(("config", "choices"), CASES)
@@ -81,7 +81,13 @@ def test_each_option_of_each_group_is_listed_with_an_explanation():
     assert groups == {*GROUPS, "callbacks", "experiment", "filter"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+# Hydra's help takes seconds: it copies every config of every group.
+HYDRAS = {"train", *CONFIGS}
+HELPS: list = [name for name in COMMANDS if name not in HYDRAS]
+HELPS += [pytest.param(name, marks=pytest.mark.long) for name in COMMANDS if name in HYDRAS]
+
+
+@pytest.mark.parametrize("name", HELPS)
 def test_each_command_has_a_help_that_writes_nothing(name, tmp_path, typed):
     out = typed("rdm_solo", name, "--help", cwd=tmp_path)
     assert out.returncode == 0

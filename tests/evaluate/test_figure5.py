@@ -41,6 +41,9 @@ RUNS = {
 }
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Train one epoch of each method."""

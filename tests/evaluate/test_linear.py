@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support import small_runs
+from support.read_loggers import events
 from support.small_methods import load
 from support.small_runs import FINISHED
 
@@ -49,7 +50,10 @@ def save_config(folder: Path, *options: str) -> None:
 
 
 class TestResults:
-    def test_files_keep_the_variants_apart(self, folder):
+    def test_files_keep_the_variants_apart_and_tensorboard_gets_each(self, folder):
+        pytest.importorskip("tensorboard")
+        record = {"tensorboard": {"folder": "tensorboard"}}
+        (folder / "loggers.json").write_text(json.dumps(record))
         augmented = evaluate(f"run={folder}", "epochs=2", "seed=5")
         evaluate(f"run={folder}", "features=cached", "epochs=3")
         # The same settings and seed replace the record.
@@ -63,6 +67,10 @@ class TestResults:
             assert record["images"] == {"train": 64, "val": 32}
         assert [row["epoch"] for row in cached["curve"]] == [1, 2, 3]
         assert cached["curve"][-1]["top1"] == cached["top1"]
+        step = 12  # the checkpoint's
+        scalars = events(folder / "tensorboard")
+        assert scalars["linear/top1"] == [(step, augmented["top1"])]
+        assert scalars["linear/cached_top5"] == [(step, cached["top5"])] * 2
 
     def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, folder, caplog):
         caplog.set_level("INFO", logger="rdm_solo")
@@ -93,27 +101,6 @@ class TestResults:
         _, curve = probe.fit_linear(*parts, 10, protocol, seed=2)
         assert record["top1"] == curve[-1].top1
         assert record["top5"] == curve[-1].top5
-
-    def test_scalars_reach_the_runs_tensorboard(self, folder):
-        pytest.importorskip("tensorboard")
-        from support.read_loggers import events
-
-        record = {"tensorboard": {"folder": "tensorboard"}}
-        (folder / "loggers.json").write_text(json.dumps(record))
-        cached = evaluate(f"run={folder}", "epochs=1", "features=cached")
-        step = 12  # the checkpoint's
-        assert events(folder / "tensorboard") == {
-            "linear/cached_top1": [(step, cached["top1"])],
-            "linear/cached_top5": [(step, cached["top5"])],
-        }
-
-    def test_a_broken_file_is_refused_before_the_evaluation(self, folder, monkeypatch):
-        path = folder / "linear.json"
-        path.write_text("{")
-        monkeypatch.setattr(extraction, "extract", None)
-        with pytest.raises(UserError, match="linear"):
-            evaluate(f"run={folder}", "features=cached")
-        assert path.read_text() == "{"
 
 
 class TestBackbone:
@@ -210,6 +197,13 @@ def test_refusals_write_nothing(argv, names, folder):
     with pytest.raises(UserError, match=names):
         linear_probe.evaluate(cfg)
     assert not list(folder.glob("linear.*"))
+
+
+def test_a_broken_file_is_refused_before_the_evaluation(folder, monkeypatch):
+    (folder / "linear.json").write_text("{")
+    monkeypatch.setattr(extraction, "extract", None)
+    with pytest.raises(UserError, match="linear"):
+        evaluate(f"run={folder}", "features=cached")
 
 
 def test_each_run_of_a_multirun_is_evaluated_on_its_own_data_set(folder, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
+import rdm_solo
 from rdm_solo.cli import arguments
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.runs.columns import COLUMNS
@@ -32,14 +33,9 @@ CONFIGS = {
     "preview": "preview",
     "measure": "measure",
 }
+QUICK = {"++trainer.limit_train_batches": 3, "backbone.kwargs.width": 8}
 # A shell variable that a reader sets.
 VARIABLE = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
-
-# The flags of the commands that use argparse.
-FLAGS: set[str] = set()
-for folder in ("rdm_solo", "studies", "benchmarks"):
-    for source in (ROOT / folder).rglob("*.py"):
-        FLAGS.update(re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text()))
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -88,6 +84,12 @@ def blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
 @pytest.mark.filterwarnings("error:constrained_layout not applied")
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    """Train a smaller network with fewer steps than a page does."""
+
+    def fit(overrides, fit=rdm_solo.fit, **options):
+        return fit({**overrides, **QUICK}, **options)
+
+    monkeypatch.setattr(rdm_solo, "fit", fit)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for code in blocks(page):
@@ -129,9 +131,6 @@ def test_the_commands_of_a_page_are_accepted(page, tmp_path, monkeypatch):
                 values = [option for option in quoted if "=" in option]
                 options = [*flags, *sweep.runs_of(values)[0]]
             arguments.compose(CONFIGS[name], options)
-        elif name != "plugin":
-            for option in options:
-                assert option in FLAGS or not option.startswith("--"), (module, option)
 
 
 @pages
