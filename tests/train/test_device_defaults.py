@@ -53,20 +53,6 @@ def test_an_old_gpu_trains_in_32_bits_and_a_cpu_with_the_plain_values():
     assert chosen(on_gpu=False, has_bfloat16=False) == ["32-true", None, False, 0]
 
 
-def test_a_run_of_an_earlier_version_resumes(tmp_path):
-    """Its config has no such options."""
-    run_until(2, tmp_path, *OPTIONS)
-    path = tmp_path / ".hydra" / "config.yaml"
-    config = OmegaConf.load(path)
-    assert config.trainer.precision == "32-true"
-    del config.optimizer.fused
-    del config.trainer.benchmark
-    del config.checkpoint.min_seconds
-    OmegaConf.save(config, path)
-    run(tmp_path, *OPTIONS)
-    assert list(checkpoints.by_epoch(tmp_path)) == [1, 2, 3]
-
-
 def test_a_resumed_run_keeps_its_fused_optimiser_which_takes_the_same_steps(tmp_path, finished):
     options = [*OPTIONS, "overwrite=true"]
     run_until(2, tmp_path, *options, "optimizer.fused=true")
