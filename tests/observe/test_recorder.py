@@ -94,6 +94,18 @@ def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing,
             assert scalars[name] == pytest.approx(value, rel=1e-6, abs=atol), name
 
 
+def record_rows(limits, rows, k):
+    """Record an epoch of steps with this many rows, and return its row."""
+    observer = GivenOutputs(nn.Identity())
+    recorder = Recorder(observer, limits)
+    for step in range(STEPS):
+        z = features("1/i", rows, k, seed=step)
+        observer.given = Outputs(z, z, None, z)
+        recorder.before_step(step, STEPS)
+        recorder.after_step()
+    return recorder.end_epoch(1)
+
+
 @pytest.mark.parametrize(
     ("limits", "option"),
     [
@@ -105,14 +117,7 @@ def test_unequal_processes_record_what_one_does(worlds, softmax, steps, missing,
     ],
 )
 def test_a_warning_about_few_rows_names_the_option_that_limits_them(limits, option, caplog):
-    observer = GivenOutputs(nn.Identity())
-    recorder = Recorder(observer, limits)
-    for step in range(STEPS):
-        z = features("1/i", 8, 80, seed=step)
-        observer.given = Outputs(z, z, None, z)
-        recorder.before_step(step, STEPS)
-        recorder.after_step()
-    recorder.end_epoch(1)
+    record_rows(limits, rows=8, k=80)
     (record,) = caplog.records
     for name in ("max_rows", "sample"):
         assert (f"diagnostics.{name} " in record.message) is (name == option)
@@ -121,17 +126,10 @@ def test_a_warning_about_few_rows_names_the_option_that_limits_them(limits, opti
 @pytest.mark.parametrize("rows", [4, 8])
 def test_steps_of_few_rows_do_not_judge_a_collapse(rows, caplog):
     """Few rows vary little around their own mean: two rows have half of the true variance."""
-    observer = GivenOutputs(nn.Identity())
-    recorder = Recorder(observer, Limits())
-    for step in range(STEPS):
-        z = features("1/i", rows, 4, seed=step)
-        observer.given = Outputs(z, z, None, z)
-        recorder.before_step(step, STEPS)
-        recorder.after_step()
-    row = recorder.end_epoch(1)
+    scalars = record_rows(Limits(), rows, k=4).scalars
     is_judged = rows == 8
-    assert ("feature/spread" in row.scalars) is is_judged
-    assert ("erank/centred" in row.scalars) is is_judged
+    assert ("feature/spread" in scalars) is is_judged
+    assert ("erank/centred" in scalars) is is_judged
     assert len(caplog.records) == int(not is_judged)
 
 

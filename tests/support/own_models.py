@@ -36,6 +36,13 @@ class BYOL(SimSiam):
             return self.projection_head_momentum(self.backbone_momentum(x))
 
 
+def collapsed_model():
+    """Return a model that gives all images the same output."""
+    model = SimSiam()
+    nn.init.zeros_(model.projection_head.weight)
+    return model
+
+
 def batches(steps=4):
     """Return pairs of views ``(2, 10, DIM)``."""
     rng = torch.Generator().manual_seed(2)

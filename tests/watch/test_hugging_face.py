@@ -86,19 +86,19 @@ def epochs_in(folder):
     return [row["epoch"] for row in rows(folder / "watch")]
 
 
-def logged_losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+def logged(name, trainer):
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_run_is_measured_as_by_a_watch_in_a_plain_loop(tmp_path, accumulation):
-    """Evaluation in between is not measured, and the loss is the one that the Trainer logs."""
+    """Evaluation is not measured. The Trainer logs its own loss, and scalars through log=."""
     trainer = make_trainer(
         tmp_path,
         gradient_accumulation_steps=accumulation,
         eval_strategy="epoch",
         train_sampling_strategy="sequential",
-        options={"views": 2},
+        options={"views": 2, "log": lambda scalars, epoch: trainer.log(scalars)},
     )
     trainer.train()
     first, second = rows(tmp_path / "watch")
@@ -111,7 +111,8 @@ def test_a_run_is_measured_as_by_a_watch_in_a_plain_loop(tmp_path, accumulation)
         expected = plain.end_epoch()
     assert first == pytest.approx({"epoch": 1, **expected}, rel=1e-6)
     losses = [first["train/loss"], second["train/loss"]]
-    assert losses == pytest.approx(logged_losses(trainer), rel=1e-6)
+    assert losses == pytest.approx(logged("loss", trainer), rel=1e-6)
+    assert logged("erank/online", trainer) == [first["erank/online"], second["erank/online"]]
     run = runs.load(tmp_path / "watch")
     assert (run.method, run.epochs, run.missing, run.config.seed) == ("ForTrainer", 2, (), 42)
     assert run.spectra["rows"].tolist() == [140, 140]
@@ -162,16 +163,6 @@ def test_max_steps_may_end_within_an_epoch(tmp_path, data, steps, expected):
     run = runs.load(tmp_path / "watch")
     assert run.spectra["rows"].tolist() == expected
     assert run.missing == ()
-
-
-def test_scalars_may_be_logged_through_the_trainer(tmp_path):
-    """The Trainer still logs its own loss at the end of the epoch."""
-    log = {"log": lambda scalars, epoch: trainer.log(scalars)}
-    trainer = make_trainer(tmp_path, options=log)
-    trainer.train()
-    logged = [x["erank/online"] for x in trainer.state.log_history if "erank/online" in x]
-    assert logged == [row["erank/online"] for row in rows(tmp_path / "watch")]
-    assert len(logged_losses(trainer)) == 2
 
 
 def test_a_trainer_may_compute_the_loss_and_train_again_after_an_error(tmp_path):

@@ -90,17 +90,13 @@ def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(tmp_path):
     assert ["val/acc1" in row for row in rows(tmp_path)] == [False, True, False]
 
 
-@pytest.mark.parametrize(
-    ("stop", "epochs", "reason"),
-    [(False, [1, 2, 3, 4], None), (True, [1, 2], "stop=True: complete collapse")],
-)
-def test_stop_ends_the_run_at_the_first_collapse(tmp_path, stop, epochs, reason):
+def test_stop_ends_the_run_at_the_first_collapse(tmp_path):
     module = make_module()
     nn.init.zeros_(module.projection_head.weight)
-    callback = WatchCallback(tmp_path, stop=stop, bounds=Bounds(warmup=0))
+    callback = WatchCallback(tmp_path, stop=True, bounds=Bounds(warmup=0))
     fit(module, callback, max_epochs=4)
-    assert epochs_in(tmp_path) == epochs
-    assert read_summary(tmp_path)["stopped"] == reason
+    assert epochs_in(tmp_path) == [1, 2]
+    assert read_summary(tmp_path)["stopped"] == "stop=True: complete collapse"
 
 
 def test_a_run_that_resumes_within_an_epoch_keeps_the_trainers_epochs(tmp_path):
@@ -124,25 +120,6 @@ def test_a_run_that_resumes_within_an_epoch_keeps_the_trainers_epochs(tmp_path):
         assert epochs_in(folder) == epochs
         assert runs.load(folder).spectra["epoch"].tolist() == epochs
     assert rows(folder)[:2] == before[:2]
-
-
-def test_the_config_is_stored_and_a_new_run_may_overwrite_an_earlier_one(tmp_path):
-    folder = tmp_path / "run"
-    checkpoint = tmp_path / "run.ckpt"
-
-    class SaveLast(pl.Callback):
-        def on_train_end(self, trainer, pl_module):
-            trainer.save_checkpoint(checkpoint)
-
-    for lr in (0.1, 0.2):
-        watch = WatchCallback(folder, config={"lr": lr}, overwrite=True)
-        fit(make_module(), watch, SaveLast(), max_epochs=1)
-    (old,) = tmp_path.glob("run.old-*")
-    saved = [runs.load(path).config.watched.config for path in (old, folder)]
-    assert saved == [{"lr": 0.1}, {"lr": 0.2}]
-    watch = WatchCallback(folder, config={"lr": 0.2}, overwrite=True)
-    fit(make_module(), watch, max_epochs=2, ckpt_path=checkpoint)  # resumes
-    assert epochs_in(folder) == [1, 2]
 
 
 def test_an_error_releases_the_folder(tmp_path):
@@ -195,13 +172,6 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         return iter(batches(8))
-
-
-def test_steps_of_data_without_a_length_are_spaced_by_the_epoch_before(tmp_path):
-    fit(make_module(), WatchCallback(tmp_path, max_rows=60), data=Stream())
-    first, second = rows(tmp_path)
-    # lr=0, so the epochs differ in their steps alone: 0, 1, 2 of the first, 0, 3, 6 of the second.
-    assert first["erank/online"] != second["erank/online"]
 
 
 @pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "rows"}])

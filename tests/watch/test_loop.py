@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step, watched_epoch
+from support.own_models import (
+    BYOL,
+    DIM,
+    SimSiam,
+    batches,
+    collapsed_model,
+    siamese_step,
+    watched_epoch,
+)
 from support.small_runs import rows
 from torch import nn
 
@@ -14,14 +22,7 @@ from rdm_solo.report import figures
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra
 from rdm_solo.spectra.features import FeatureSpectra
-from rdm_solo.watch import Bounds, Watch
-
-
-def collapsed_model():
-    """Return a model that gives all images the same output."""
-    model = SimSiam()
-    nn.init.zeros_(model.projection_head.weight)
-    return model
+from rdm_solo.watch import Bounds, Collapsed, Watch
 
 
 def watch_epochs(folder, epochs=1, model=None, **options):
@@ -151,13 +152,6 @@ def test_a_negative_gap_counts_where_the_target_should_lead(tmp_path, name, onli
     assert runs.load(tmp_path).description.leads is bool(kinds)
 
 
-def test_options_that_would_be_ignored_are_refused(tmp_path):
-    with pytest.raises(UserError, match="gap_epochs"):
-        Watch(tmp_path, BYOL(), leads=False, bounds=Bounds(gap_epochs=2))
-    with pytest.raises(UserError, match="val_acc1"):
-        Watch(tmp_path, SimSiam()).end_epoch(val_ac=1.0)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -165,11 +159,29 @@ def test_options_that_would_be_ignored_are_refused(tmp_path):
         ({"views": "2"}, "views must be an integer"),
         ({"bounds": {"spread": 0.1}}, "bounds must be Bounds"),
         ({"seed": "a"}, "seed must be an integer"),
+        ({"leads": False, "bounds": Bounds(gap_epochs=2)}, "gap_epochs"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"online": "predicton_head"}, "did you mean 'prediction_head'"),
+        ({"target": "backbone"}, "online="),
+        ({"tokens": "row"}, "tokens"),
+        ({"model": nn.ModuleDict({"body": nn.Identity()})}, "body"),
+        ({"config": {"lr": torch.tensor(0.1)}}, r"config\.lr="),
+        ({"config": {"betas": [0.9, np.float64(0.95)]}}, r"config\.betas\[1\]="),
+        ({"config": {"root": "${oc.env:HOME}"}}, r"config\.root="),
     ],
 )
-def test_a_wrong_argument_is_refused_when_the_watch_is_created(options, message, tmp_path):
+def test_a_wrong_argument_is_refused_before_a_folder_is_made(options, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        Watch(tmp_path, SimSiam(), **options)
+        Watch(tmp_path / "run", **{"model": SimSiam(), **options})
+    assert not (tmp_path / "run").exists()
+
+
+def test_arguments_in_the_wrong_place_or_of_the_wrong_name_are_explained(tmp_path):
+    with pytest.raises(UserError, match="Watch"):
+        Watch(SimSiam(), tmp_path)
+    with pytest.raises(UserError, match="val_acc1"):
+        Watch(tmp_path, SimSiam()).end_epoch(val_ac=1.0)
 
 
 CONFIG = {"lr": 1e-05, "optimizer": {"name": "lars", "betas": (0.9, 0.95)}, "crop": None}
@@ -183,35 +195,19 @@ def test_the_users_config_is_stored(tmp_path):
         assert saved == CONFIG | {"optimizer": {"name": "lars", "betas": [0.9, 0.95]}}
 
 
-@pytest.mark.parametrize(
-    ("config", "key"),
-    [
-        ({"lr": torch.tensor(0.1)}, r"config\.lr="),
-        ({"optimizer": {"betas": [0.9, np.float64(0.95)]}}, r"config\.optimizer\.betas\[1\]="),
-        ({"root": "${oc.env:HOME}"}, r"config\.root="),
-    ],
-)
-def test_a_setting_that_yaml_cannot_hold_is_refused(tmp_path, config, key):
-    with pytest.raises(UserError, match=key):
-        Watch(tmp_path / "run", SimSiam(), config=config)
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_report_opens_the_folder(tmp_path, monkeypatch):
+def test_the_report_opens_the_folder_and_commands_that_need_a_model_refuse_it(
+    tmp_path, monkeypatch, typed
+):
     watch_epochs(tmp_path, 2, views=2, seed=5)
     run = runs.load(tmp_path)
     assert (run.label, run.seed, run.epochs) == ("SimSiam", 5, 2)
     monkeypatch.setattr(figures, "PLOTS", (plots.effective_rank,))  # a second for each figure
     assert "SimSiam" in report.write([tmp_path]).read_text()
     assert (tmp_path / "report" / "effective_rank.png").stat().st_size > 0
-
-
-@pytest.mark.parametrize("command", ["linear", "export"])
-def test_commands_that_need_a_model_refuse_the_folder(command, tmp_path, typed):
-    Watch(tmp_path, SimSiam()).close()
-    process = typed(f"rdm_solo.{command}", f"run={tmp_path}", cwd=tmp_path)
-    assert process.returncode != 0
-    assert "rdm_solo.watch" in process.stderr
+    for command in ("linear", "export"):
+        process = typed(f"rdm_solo.{command}", f"run={tmp_path}", cwd=tmp_path)
+        assert process.returncode != 0
+        assert "rdm_solo.watch" in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -260,15 +256,16 @@ def test_an_error_in_the_loop_leaves_its_reason_and_the_epochs_before(tmp_path):
 
 def test_nan_is_left_out_and_is_divergence(tmp_path, caplog):
     model = SimSiam()
-    with Watch(tmp_path, model) as watch:
+    with Watch(tmp_path, model, stop=True) as watch:
         watched_epoch(watch, model)
         nn.init.constant_(model.projection_head.weight, torch.nan)
-        row = watched_epoch(watch, model)
-    assert set(row) == {"train/loss"}
+        with pytest.raises(Collapsed, match="NaN"):
+            watched_epoch(watch, model)
     assert caplog.text.count("warning: ") == 2  # the outputs and the loss
     run = runs.load(tmp_path)
     assert (run.epochs, run.diverged) == (1, 2)
     assert run.summary["last"]["train/loss"] is None
+    assert [warning["kind"] for warning in run.summary["warnings"]] == ["NaN loss"]
 
 
 def test_a_watch_resumes_after_the_last_epoch_or_an_earlier_one(tmp_path):
