@@ -140,7 +140,7 @@ SWITCHED = [
         (plots.sweep, settings(9, seeds=2)),
         (plots.comparison, SEVERAL),
         (plots.losses, SEVERAL),
-        (plots.spectra, SEVERAL),
+        (plots.spectra, SEVERAL[:2]),
         (plots.symmetric, SEVERAL),
         (plots.variants, SEVERAL),
         (plots.alignment, SEVERAL),

@@ -45,9 +45,6 @@ def test_what_is_within_the_larger_standard_deviation_is_no_worse(other, sentenc
 def test_no_setting_wins_with_a_single_seed_each():
     (first,) = seeds(-1, [84.2])
     (second,) = seeds(-0.5, [83.1])
-    (third,) = seeds(1, [83.5])
-    undecided = ranked(first, second, third)[ACCURATE]
-    assert undecided.answer == "undecided (one seed each): 83.1 to 84.2 %"
     # Seeds of another setting do not tell the two apart.
     several = ranked(first, second, *seeds(-0.7, [83, 84, 85]))[ACCURATE]
     assert several.answer == "undecided (one seed each): 83.1 to 84.2 %"

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from rdm_solo import runs
 from rdm_solo.runs import files, metrics_file, spectra_files
 
 ROWS = [
@@ -34,8 +33,9 @@ def test_a_resumed_run_keeps_the_rows_up_to_its_epoch(done, tmp_path):
     summary = tmp_path / files.SUMMARY
     summary.touch()
     assert metrics_file.truncate(tmp_path, done) == ROWS[: done + 1]
-    assert len(runs.read_metrics(tmp_path)["epoch"]) == done
-    assert metrics_file.read(tmp_path).untrained == {"erank/online": 9.5}
+    table = metrics_file.read(tmp_path)
+    assert len(table.columns["epoch"]) == done
+    assert table.untrained == {"erank/online": 9.5}
     assert not summary.exists()
 
 
