@@ -9,7 +9,6 @@ import torch
 import torchvision
 from sklearn.neighbors import KNeighborsClassifier
 from support.small_methods import foreign
-from support.small_runs import SMALL, run
 from torch import nn
 
 from rdm_solo import data
@@ -127,7 +126,10 @@ def clean(part: str) -> tuple[np.ndarray, np.ndarray]:
 
 class TestNumbers:
     def test_known_features_have_the_ranks_and_accuracies_of_an_oracle(self, flattened):
-        values = flattened["own_encoders.flatten"].values
+        row = flattened["own_encoders.flatten"]
+        values = row.values
+        pixels = flattened["raw pixels, 8 px"]
+        assert (pixels.values, pixels.spectrum) == (values, row.spectrum)
         train, labels = clean("train")
         val, val_labels = clean("val")
         x = np.concatenate([train, val])
@@ -141,6 +143,8 @@ class TestNumbers:
         assert values["erank/features"] == pytest.approx(rank(x), rel=1e-4)
         centred = x - x.mean(0)
         assert values["erank/features_centred"] == pytest.approx(rank(centred), rel=1e-4)
+        expected = np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1]
+        np.testing.assert_allclose(row.spectrum, expected, atol=1e-5 * expected[0])
 
         def weights(distances):  # of unit vectors, d^2 = 2 - 2 cos
             return np.exp((1 - distances**2 / 2) / 0.07)
@@ -151,30 +155,11 @@ class TestNumbers:
         assert values["val/knn_acc1"] == pytest.approx(100 * accuracy)
         assert values["linear/top1"] > 90
 
-    def test_pixels_are_the_features_of_an_encoder_that_flattens_them(self, flattened):
-        row = flattened["own_encoders.flatten"]
-        assert flattened["raw pixels, 8 px"].values == row.values
-        assert flattened["raw pixels, 8 px"].spectrum == row.spectrum
-
     def test_networks_are_measured_in_evaluation_mode(self, measure, flattened):
         expected = flattened["own_encoders.flatten"].values
         rows = measure("own_encoders.norm", "images=5000")
         for name in ("own_encoders.norm", "own_encoders.norm, untrained"):
             assert rows[name].values == pytest.approx(expected, rel=1e-4)
-
-    def test_the_spectrum_is_that_of_the_covariance(self, flattened):
-        spectrum = flattened["own_encoders.flatten"].spectrum
-        x = np.concatenate([clean("train")[0], clean("val")[0]])
-        expected = np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1]
-        np.testing.assert_allclose(spectrum, expected, atol=1e-5 * expected[0])
-
-    def test_accuracies_do_not_depend_on_the_scale_of_the_features(self):
-        x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(
-            scores.to_unit_scale(1000 * x + 7, 1000 * x + 7), scores.to_unit_scale(x, x)
-        )
-        scaled = scores.to_unit_scale(x, x)
-        assert float(scaled.square().sum(1).mean()) == pytest.approx(1)
 
     def test_patch_tokens_of_a_vision_transformer_have_a_rank_and_a_spectrum(
         self, measure, tmp_path
@@ -276,15 +261,13 @@ class TestEncoders:
         with torch.no_grad():
             torch.testing.assert_close(self.features(tmp_path / "a.ckpt", x), backbone.eval()(x))
 
-    def test_runs_and_their_checkpoints_are_measured_side_by_side(self, tmp_path, measure):
-        folder = tmp_path / "0_simsiam_p=-0.5"
-        run(folder, *SMALL)
-        checkpoint = folder / "checkpoints" / "last.ckpt"
-        rows = measure(str(folder / "."), str(checkpoint), "dataset.image_size=8")
+    def test_runs_and_their_checkpoints_are_measured_side_by_side(self, finished, measure):
+        checkpoint = finished / "checkpoints" / "last.ckpt"
+        rows = measure(str(finished / "."), str(checkpoint), "dataset.image_size=8")
         assert len(rows) == 5
         of_run, _, of_file, *_ = rows.values()
         assert of_run.values == of_file.values
-        assert encoders.load(str(folder), 32, False, 0).trained_size == 8
+        assert encoders.load(str(finished), 32, False, 0).trained_size == 8
 
     def test_a_function_of_the_users(self):
         encoder = encoders.load("own_encoders.linear", 8, False, 3)
@@ -311,22 +294,18 @@ class TestRemarks:
     def test_few_images(self, flattened):
         assert "120 images" in " ".join(flattened["own_encoders.flatten"].remarks)
 
-    def test_values_that_are_not_finite_leave_no_accuracy(self, measure):
-        (row, *_) = measure("own_encoders.nan").values()
-        assert "4 of 120 images" in " ".join(row.remarks)
-        assert "val/knn_acc1" not in row.values
-        assert np.isfinite(row.spectrum).all()
-
-    def test_an_encoder_without_a_finite_feature(self, measure):
-        (row, *_) = measure("own_encoders.all_nan").values()
-        assert "120 of 120 images" in " ".join(row.remarks)
-        assert not row.spectrum
-        assert not row.values
-
-    def test_equal_features(self, measure):
-        (row, *_) = measure("own_encoders.constant").values()
-        assert row.values["erank/features_centred"] == 0
-        assert "equal" in " ".join(row.remarks)
+    def test_features_that_are_not_finite_or_equal(self, measure):
+        names = [f"own_encoders.{name}" for name in ("nan", "all_nan", "constant")]
+        rows = measure(*names)
+        some, none, equal = (rows[name] for name in names)
+        assert "4 of 120 images" in " ".join(some.remarks)
+        assert "val/knn_acc1" not in some.values
+        assert np.isfinite(some.spectrum).all()
+        assert "120 of 120 images" in " ".join(none.remarks)
+        assert not none.spectrum
+        assert not none.values
+        assert "equal" in " ".join(equal.remarks)
+        assert equal.values["erank/features_centred"] == 0
 
     @pytest.mark.parametrize(("accuracy", "is_below"), [(75.0, True), (87.5, False)])
     def test_knn_is_below_a_baseline_beyond_the_standard_error(self, accuracy, is_below):
@@ -415,22 +394,20 @@ def test_the_page_has_every_number_and_the_files_agree(measure, tmp_path, caplog
         ("own_encoders.broken", "cannot take images of 8 px"),
         ("timm/no_such_model", "timm has no such model"),
         ("timm/test_vit", "timm/test_vit"),
+        ("unknown.pth", "MODULE.FUNCTION"),
     ],
 )
-def test_what_is_no_encoder_is_refused_in_a_sentence(name, words, measure, tmp_path, capsys):
+def test_what_is_no_encoder_is_refused_in_a_sentence(
+    name, words, measure, tmp_path, capsys, monkeypatch
+):
+    torch.save({"weird.weight": torch.ones(2)}, tmp_path / "unknown.pth")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit), terminal.errors_without_traceback():
         measure(name, "images=20", out=tmp_path / "out")
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_file_says_what_to_pass(measure, tmp_path, capsys):
-    torch.save({"weird.weight": torch.ones(2)}, tmp_path / "a.pth")
-    with pytest.raises(SystemExit), terminal.errors_without_traceback():
-        measure(str(tmp_path / "a.pth"))
-    assert "MODULE.FUNCTION" in capsys.readouterr().err
 
 
 def test_encoders_stand_anywhere_in_the_command(tmp_path, typed):
