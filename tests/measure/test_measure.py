@@ -161,13 +161,14 @@ class TestNumbers:
         for name in ("own_encoders.norm", "own_encoders.norm, untrained"):
             assert rows[name].values == pytest.approx(expected, rel=1e-4)
 
-    def test_patch_tokens_of_a_vision_transformer_have_a_rank_and_a_spectrum(
-        self, measure, tmp_path
-    ):
+    def test_a_random_vision_transformer_has_a_rank_of_patches(self, measure):
         rows = measure("timm/test_vit", "dataset.image_size=32")
         row = rows["timm/test_vit"]
         assert 1 < row.values["erank/patches"] < 64
         assert len(row.patch_spectrum) == row.dimensions
+        remarks = " ".join(row.remarks)
+        assert "random" in remarks
+        assert "Patches" not in remarks, "their number is known"
         assert not rows["raw pixels, 16 px"].patch_spectrum
 
 
@@ -283,11 +284,6 @@ class TestEncoders:
         encoder = encoders.load("own_encoders.Scaled", 8, False, 0)
         assert encoder.untrained is None
         assert "reset_parameters" in encoder.note
-
-    def test_random_weights_are_not_taken_for_pretrained_ones(self, measure):
-        rows = measure("timm/test_resnet", "dataset.image_size=32")
-        assert len(rows) == 2
-        assert any("random" in remark for remark in rows["timm/test_resnet"].remarks)
 
 
 class TestRemarks:

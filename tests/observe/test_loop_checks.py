@@ -461,20 +461,6 @@ def test_a_target_may_follow_after_one_accumulated_step():
         assert checks.after_step() == []
 
 
-def test_modules_in_a_dict_with_other_names_are_checked():
-    model = SimSiam()
-    model = nn.ModuleDict({"body": nn.Sequential(*list(model.children())[:2]), "q": nn.Tanh()})
-    branches = parts.by_name(model, "q", "body")._replace(predictor=True)
-
-    def step(model, stop=torch.Tensor.detach):
-        z1, z2 = (model["body"](x) for x in views())
-        return distance(model["q"](z1), stop(z2))
-
-    assert checked(model, step, branches=branches) == []
-    mistaken = lambda model: step(model, stop=lambda z: z)  # noqa: E731
-    assert checked(model, mistaken, branches=branches) == [(1, "stop-gradient", "body")]
-
-
 @pytest.mark.parametrize(
     ("wrap", "has_output"),
     [(lambda y: {"y": y}, True), (lambda y: (None, y), True), (lambda y: (), False), (str, False)],

@@ -306,13 +306,6 @@ def test_of_many_held_out_images_an_evenly_spread_part_is_measured(batch_size):
     assert held_out_scalars(loader, max_rows=21) == pytest.approx(expected)
 
 
-def test_sorted_held_out_images_are_measured_of_all_classes():
-    images = torch.eye(20).repeat_interleave(30, 0)
-    held_out = HeldOut("held_out", DataLoader(images, 50))
-    scalars = held_out.scalars(nn.Identity(), nn.Identity(), Limits(max_rows=200))
-    assert scalars["erank/held_out"] > 19
-
-
 def test_features_of_too_many_dimensions_are_reported_once(caplog):
     net = Net()
     held_out = HeldOut("held_out", IMAGES)

@@ -290,7 +290,7 @@ class VisionTransformer(nn.Module):
         self.predictor = nn.Linear(8, 8)
 
 
-def test_held_out_images_and_their_patches_are_measured(tmp_path):
+def test_held_out_images_and_their_patches_are_measured(tmp_path, caplog):
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randn(40, 9, DIM, generator=rng)
     model = VisionTransformer()
@@ -302,6 +302,7 @@ def test_held_out_images_and_their_patches_are_measured(tmp_path):
                 watch.step(loss)
             scalars.append(watch.end_epoch())
             nn.init.constant_(model.backbone.weight, 0.1)  # all patches in one direction
+    assert caplog.text.count("note: held_out: all 9 tokens count as patches") == 1
     first, second = scalars
     assert first["erank/held_out"] == pytest.approx(first["erank/features"], rel=0.05)
     assert first["drift/patches"] == 0

@@ -295,11 +295,12 @@ def test_the_folder_of_another_run_is_refused_and_kept(tmp_path):
     model = SimSiam()
     with Watch(tmp_path, model) as watch:
         watched_epoch(watch, model)
-        with pytest.raises(UserError, match="another run"):
-            Watch(tmp_path, model, resume=True)
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(UserError, match="another run"):
+                Watch(tmp_path, model, **options)
     before = (tmp_path / "metrics.csv").read_bytes()
     for resume in (False, 0):
-        with pytest.raises(UserError, match="resume"):
+        with pytest.raises(UserError, match="overwrite=True"):
             Watch(tmp_path, model, resume=resume)
     (tmp_path / ".hydra" / "config.yaml").write_text("method: {name: simsiam}\n")
     with pytest.raises(UserError, match="train"):
@@ -312,11 +313,6 @@ def test_overwrite_keeps_the_earlier_run_under_another_name(tmp_path):
     watch_epochs(folder, 2, overwrite=True)  # there is no folder yet
     watch_epochs(folder, 1, overwrite=True, resume=True)  # resumes, and moves nothing
     assert list(tmp_path.iterdir()) == [folder]
-    with pytest.raises(UserError, match="overwrite=True"):
-        Watch(folder, SimSiam())
-    with Watch(folder, SimSiam(), overwrite=True) as watch:
-        watched_epoch(watch, watch.module)
-        with pytest.raises(UserError, match="another run"):
-            Watch(folder, SimSiam(), overwrite=True)
+    watch_epochs(folder, 1, overwrite=True)
     (old,) = tmp_path.glob("run.old-*")
     assert (len(rows(old)), len(rows(folder))) == (3, 1)
