@@ -69,19 +69,11 @@ def lejepa(views, weight, slices, seed):
     return loss / 2
 
 
-@pytest.mark.parametrize(("n", "k"), [(64, 16), (16, 32)])
-def test_intls_loss_whitens_the_smaller_side(n, k):
-    views = draw(n, k)
+def test_intls_loss_whitens_rows_if_there_are_fewer():
+    views = draw(16, 32)
     actual = isotropic.intl_loss(views, 4, 0.01)
     expected = intl(views, 4, 0.01)
     assert actual.item() == pytest.approx(expected, rel=1e-10)
-
-
-def test_lejepas_loss_tests_each_view_apart():
-    views = draw(64, 8)
-    actual = isotropic.lejepa_loss(views, 0.3, 32, seed=5)
-    expected = lejepa(views, 0.3, 32, seed=5)
-    assert actual.item() == pytest.approx(expected, rel=1e-6)
 
 
 def both_losses(views):

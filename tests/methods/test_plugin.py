@@ -1,5 +1,6 @@
 """solo-learn's own entry point with our methods."""
 
+import functools
 import inspect
 import re
 import shutil
@@ -31,6 +32,7 @@ WITHOUT_PREDICTOR = [
     "~method_kwargs.p",
     "~method_kwargs.pred_hidden_dim",
 ]
+long = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 @current
@@ -39,9 +41,9 @@ WITHOUT_PREDICTOR = [
     ("file", "method", "options", "processes"),
     [
         ("cifar/simsiam.yaml", "rdm_simsiam", [], 2),
-        ("imagenet-100/simsiam.yaml", "rdm_simsiam", [], 1),
-        ("cifar/byol.yaml", "rdm_byol", ["method_kwargs.filter=online_log1p"], 1),
-        ("cifar/simsiam.yaml", "symsimsiam", WITHOUT_PREDICTOR, 1),
+        long("imagenet-100/simsiam.yaml", "rdm_simsiam", [], 1),
+        long("cifar/byol.yaml", "rdm_byol", ["method_kwargs.filter=online_log1p"], 1),
+        long("cifar/simsiam.yaml", "symsimsiam", WITHOUT_PREDICTOR, 1),
     ],
 )
 def test_solo_learns_own_script_trains_from_its_own_files(

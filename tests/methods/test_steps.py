@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from support.small_methods import batch, loss_of, make
+from support.small_methods import make
 from torch import nn
 
 from rdm_solo import methods
 
 
 def test_the_average_of_weights_is_solo_learns_bit_for_bit():
-    """Weights keep their strides, also 1x1 and single-channel convolutions in channels-last."""
+    """Weights keep their strides, also 1x1 and single-channel convolutions in channels-last.
+
+    Bits are equal on any processor, since each number is rounded after each operation.
+    """
     model = make("method=byol", "backbone.name=resnet18", "backbone.kwargs={}")
     methods.prepare(model, channels_last=True, compiler=False)
     pairs = list(model.momentum_pairs)
@@ -27,24 +30,6 @@ def test_the_average_of_weights_is_solo_learns_bit_for_bit():
             for average, value, stride in zip(momentum.parameters(), expected, strides):
                 assert torch.equal(average, value)
                 assert average.stride() == stride
-
-
-def test_accuracies_that_no_logger_shows_change_no_loss():
-    losses, gradients, accuracies = [], [], []
-    for logger in ("csv", "tensorboard"):
-        model = make("method=byol", f"logger={logger}")
-        logged = {}
-        model.log = lambda name, value, logged=logged, **options: logged.update({name: value})
-        loss = loss_of(model, batch())
-        loss.backward()
-        losses.append(loss)
-        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
-        accuracies.append(logged["train_acc5"])
-    assert torch.equal(*losses)
-    torch.testing.assert_close(*gradients, atol=0, rtol=0)
-    without, with_logger = accuracies
-    assert without == 0
-    assert with_logger > 0
 
 
 @pytest.mark.parametrize(

@@ -83,22 +83,9 @@ def _for_lightning_2(kind: type) -> type:
     return Adapted
 
 
-def main() -> None:
-    torch.set_num_threads(1)  # several threads would sum in another order
-    settings = json.loads(sys.argv[1])
-    torchvision.models.resnet18 = TinyResNet
-    # 1.0.2 imports a schedule, which is not used, from a package that Lightning 2 does not fit.
-    for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].LinearWarmupCosineAnnealingLR = None
-    warnings.simplefilter("ignore")
-    if settings["current"]:
-        import lightning.pytorch as pl
-        from omegaconf import OmegaConf
-    else:
-        import pytorch_lightning as pl
-
-        torch.cholesky = torch.linalg.cholesky
+def train(settings: dict, pl) -> dict[str, tuple[list, dict]]:
+    """Return what ``trained`` returns for solo-learn's own class of each method."""
+    from omegaconf import OmegaConf
     from solo.methods import METHODS
 
     results = {}
@@ -113,6 +100,25 @@ def main() -> None:
             model.prototypes.weight_g.data.fill_(1)
             model.prototypes.weight_g.requires_grad = False
         results[name] = trained(model, pl, **settings["length"][name])
+    return results
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # several threads would sum in another order
+    settings = json.loads(sys.argv[1])
+    torchvision.models.resnet18 = TinyResNet
+    # 1.0.2 imports a schedule, which is not used, from a package that Lightning 2 does not fit.
+    for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].LinearWarmupCosineAnnealingLR = None
+    warnings.simplefilter("ignore")
+    if settings["current"]:
+        import lightning.pytorch as pl
+    else:
+        import pytorch_lightning as pl
+
+        torch.cholesky = torch.linalg.cholesky
+    results = train(settings, pl)
     assert not [name for name in sys.modules if name.startswith("rdm_solo")]
     torch.save(results, sys.argv[2])
 
