@@ -156,19 +156,6 @@ def test_a_destroyed_encoder_is_found_however_often_knn_is_measured(knn, online,
     assert kinds_over_time(columns, warmup=1, accuracy=None) == set()
 
 
-def test_a_drop_in_the_warm_up_is_no_warning():
-    """Measured: Barlow Twins, whose linear accuracy ended 5 points above the untrained one's."""
-    knn = [21.67, NAN, 13.75, NAN, 18.54, NAN, 21.88]
-    columns = {"knn": knn, "chance": [100 / 12] * 7}
-    assert kinds_over_time(columns, first=0) == set()
-
-
-def test_shuffled_labels_do_not_destroy_an_encoder():
-    """The accuracy is at chance from the start, however well the features are."""
-    columns = {"knn": [12.2, 10.8, 9.2, 11.4, 8.9, 9.7, 10.3, 12.5, 9.4]}
-    assert DESTROYED not in kinds_over_time(columns, first=0)
-
-
 @pytest.mark.parametrize(("last", "kinds"), [(90.2, {DESTROYED}), (97.0, set())])
 def test_chance_is_the_share_of_the_most_frequent_class(last, kinds):
     """Nine images of ten are of one of two classes, so 90 % is what any encoder reaches."""

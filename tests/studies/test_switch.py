@@ -17,7 +17,6 @@ from rdm_solo.spectra import correlation, effective_rank
 from rdm_solo.train.training_data import derive, make_data
 from studies.intervals import equivalence
 from studies.switch import arms, effects, icons, runs
-from studies.switch.page import Effects
 from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit
 
 
@@ -170,18 +169,6 @@ def test_a_rotated_target_has_the_filters_gap_and_other_eigenvectors(share, x, r
     assert not torch.allclose(arms.Rotated(share, seed=1)(x, reference), out)
 
 
-def test_a_larger_share_rotates_further():
-    angles = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        draw = torch.Generator().manual_seed(0)
-        Q = arms.rotation(16, share, draw)
-        torch.testing.assert_close(Q @ Q.mT, torch.eye(16, dtype=torch.float64))
-        assert torch.linalg.det(Q) > 0
-        angles.append(16 - float(Q.trace()))
-    assert angles[0] == pytest.approx(0, abs=1e-9)
-    assert angles == sorted(angles)
-
-
 def test_scrambled_values_have_the_filters_gap_on_the_same_eigenvectors(x, reference):
     out = arms.Scrambled(seed=0)(x, reference)
     assert rank(out) == pytest.approx(rank(reference), rel=0.01)
@@ -236,33 +223,7 @@ def test_an_arm_that_changes_nothing_repeats_the_unswitched_run(monkeypatch, tmp
     assert gaps[2] > 0.1
 
 
-def test_training_stops_when_the_planned_hours_are_used(tmp_path):
-    table = table_of(halved, seeds=2)
-    table["cpu seconds"] = str(3600 * PLAN["cpu_hours"] / len(table) + 1)
-    assert runs.missing(table)
-    runs.train(tmp_path / "runs.csv", lambda: table, jobs=1, most=None)
-    assert list(tmp_path.iterdir()) == []
-
-
 # Icons.
-
-
-def test_icons_are_chosen_by_licence_family_and_likeness():
-    collections = {
-        "a": {"license": {"title": "MIT", "spdx": "MIT"}, "author": {"name": "One"}},
-        "a-solid": {"license": {"title": "MIT"}, "author": {"name": "One"}},
-        "b": {"license": {"title": "x", "spdx": "GPL-3.0"}},
-        "c": {"license": {"title": "x", "spdx": "CC-BY-NC-4.0"}},
-    }
-    assert icons.allowed(collections) == ["a", "a-solid"]
-    families = {icons.family(name, collections[name]) for name in ("a", "a-solid")}
-    assert families == {"One"}
-    names = [f"designer {i}" for i in range(1000)]
-    share = np.mean([icons.in_validation(name) for name in names])
-    assert share == pytest.approx(0.4, abs=0.05)
-    image = np.random.default_rng(0).integers(0, 255, (16, 16)).astype(np.uint8)
-    images = [image, np.zeros_like(image), image // 2, image.T]
-    assert list(icons.distinct(images)) == [0, 3]
 
 
 def test_an_icon_is_rendered_white_on_black():
@@ -319,56 +280,6 @@ def test_tests_compare_an_arm_with_the_same_seed():
     assert restored.loc["off", "textures"]["says"] == "up"
 
 
-def test_an_answer_says_on_how_many_data_sets_it_was_shown():
-    table = table_of(halved)
-    icons = table[table["data"] == "icons"]
-    is_off = (icons["setting"] == "power") & (icons["arm"] == "off")
-    is_unswitched = (icons["setting"] == "power") & (icons["arm"] == UNSWITCHED)
-    unchanged = icons.loc[is_unswitched, "projection"].tolist()
-    same = icons.assign(data="angles")
-    same.loc[is_off, "projection"] = unchanged
-    noisy = icons.assign(data="digits")
-    cells = []
-    for seed, cell in enumerate(unchanged):
-        ranks = cell.split()
-        ranks[5] = str(4 * 2 ** (-1) ** seed)
-        cells.append(" ".join(ranks))
-    noisy.loc[is_off, "projection"] = cells
-    values = effects.values_of(pd.concat([table, same, noisy]))
-    tests = {"removed": effects.judged(values, PLAN["questions"]["removed"])}
-    shown = Effects(values, tests)
-    assert shown.answer("removed", "p 0.5") == "no change"
-    assert shown.answer("removed", "off") == "lower on 2, no change on 1 of 4"
-    assert shown.where("down", "removed", "off") == "textures and icons"
-    assert shown.where("undecided", "removed", "off") == "digits"
-    assert shown.where("up", "removed", "off") == "no set"
-    assert shown.where("no difference", "removed", "p 0.5") == "all sets"
-    marks = [("*" in factor, "=" in factor) for factor in shown.factors("removed", "off")]
-    assert marks == [(True, False), (True, False), (False, True), (False, False)]
-
-
-def test_a_diverged_arm_has_rank_one_and_the_accuracy_of_chance():
-    table = table_of(halved)
-    lost = (table["arm"] == "off") & (table["data"] == "icons")
-    table.loc[lost, "status"] = "training diverged in epoch 13"
-    table.loc[lost, "online"] = "4.5 4.4 4.3"
-    table.loc[lost, "knn 20"] = ""
-    values = effects.values_of(table).loc["icons", "power", "off"]
-    assert values["online", 12].tolist() == [4.3] * 6
-    assert values["online", 13].tolist() == [1] * 6
-    assert values["knn", 20].tolist() == [6.25] * 6
-
-
-def test_only_complete_seeds_are_analysed_where_there_are_enough():
-    table = table_of(halved, seeds=7)
-    incomplete = (table["seed"] == "303") & (table["setting"] == "DINO")
-    rows = effects.complete(table[~(incomplete & (table["data"] == "icons"))])
-    assert rows.groupby("data")["seed"].nunique().to_dict() == {"icons": 6, "textures": 7}
-    incomplete |= table["seed"] == "304"
-    rows = effects.complete(table[~(incomplete & (table["data"] == "icons"))])
-    assert rows.groupby("data")["seed"].nunique().to_dict() == {"textures": 7}
-
-
 def test_equivalence_is_a_90_percent_interval_within_the_margin():
     random = np.random.default_rng(1)
     for _ in range(50):
@@ -376,21 +287,3 @@ def test_equivalence_is_a_90_percent_interval_within_the_margin():
         low, high = stats.ttest_1samp(sample, 0).confidence_interval(0.9)
         is_within = low > -0.1 and high < 0.1
         assert (equivalence(sample, 0.1) < 0.05) == is_within
-
-
-def test_the_line_of_growth_on_the_gap_is_recovered():
-    gaps = dict(zip(PLAN["dose"], (1.0, 0.8, 0.6, 0.4, 0.2, 0.0, -0.2, -0.4)))
-    slope, threshold = 0.7, 0.3
-
-    def growth(setting, arm, epoch):
-        return (epoch - 10) / 5 * slope * (gaps.get(arm, 0) - threshold)
-
-    table = table_of(growth, noise=0.0)
-    for index, row in table.iterrows():
-        online = np.array([float(rank) for rank in row["online"].split()])
-        target = online * np.exp(gaps.get(row["arm"], 0))
-        table.loc[index, "target"] = " ".join(map(str, target))
-    lines = effects.lines(effects.values_of(table))
-    assert len(lines) == 12
-    assert lines["slope"].tolist() == pytest.approx([slope] * 12)
-    assert lines["threshold"].tolist() == pytest.approx([threshold] * 12)
