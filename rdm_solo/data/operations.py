@@ -4,7 +4,7 @@ torchvision's functions, which are named below, take one set of parameters for a
 take a row of parameters per sample and agree with torchvision to the rounding of float32.
 
 Images ``x`` are floats in [0, 1] of shape ``(n, C, H, W)`` on any device. Parameters are on the
-CPU. On a CPU, a sample's result has the same bits in every batch.
+CPU. A sample's result is the same in every batch, to a few roundings of float32.
 """
 
 import math
@@ -231,7 +231,7 @@ def _blend(
     grey = x
     if x.shape[1] == 3:
         grey = luma(x)
-    # In float64, so that the bits of a sample's mean do not depend on its batch.
+    # In float64, so that a sample's mean hardly depends on how its batch is summed.
     total = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
     mean = total / grey[0].numel()
     mean = mean.to(x.dtype)

@@ -1,8 +1,8 @@
 """Augment batches, with independent random parameters for each sample.
 
 A `Pipeline` maps ``n`` images and a ``(V, n, DRAWS)`` table of uniform numbers to ``V`` views of
-each image. It is deterministic and works row by row: a sample's view does not depend on its other
-views, the rest of its batch, the batch size or the number of processes. Operations and
+each image. It is deterministic and works row by row: to rounding, a sample's view does not depend
+on its other views, the rest of its batch, the batch size or the number of processes. Operations and
 distributions are those of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``,
 ``ColorJitter``, ``RandomGrayscale``, ``GaussianBlur`` and ``RandomSolarize``, in this order. A
 rotation follows the crop.

@@ -12,8 +12,6 @@ from scipy import stats
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
-from rdm_solo.cli.arguments import compose
-from rdm_solo.cli.instantiation import instantiate
 from rdm_solo.data import Pipeline, Views, draws, operations, views
 from rdm_solo.data.draws import DRAWS, random_rows
 
@@ -21,6 +19,9 @@ from rdm_solo.data.draws import DRAWS, random_rows
 # cases below: resize 3.2e-6, rotation 2.4e-6, hue 1.0e-6, jitter 1.4e-6, blur 7e-7, a single blend
 # 1.8e-7. The first two are rounding of coordinates times a gradient of up to 1 a pixel.
 CLOSE = 1e-5
+# The same view in two batches, whose kernels see other shapes. Measured: no difference with four
+# instruction sets. Kernels may sum in another order, which changes a value in [0, 1] by a few eps.
+ROUNDING = 4 * torch.finfo(torch.float32).eps
 SIGNIFICANCE = 1e-4  # of each statistical test; seeds are fixed, so none of them flickers
 
 RATIO = (3 / 4, 4 / 3)
@@ -265,67 +266,39 @@ def test_random_rows_are_split_mix(row):
     assert actual.tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("channels", "options"),
-    [
-        (3, {}),
-        (3, {"size": 12, "rotate": 0.2}),
-        (1, {"rotate": 0.2}),
-    ],
-)
-def test_a_view_has_the_same_bits_in_any_batch(channels, options, monkeypatch):
-    monkeypatch.setattr(views, "CHUNK_VALUES", 128 * 3 * 32 * 32)
-    options = {"size": 32, "blur": 0.5, "solarize": 0.3} | options
-    pipeline = Pipeline(**options)
-    n = 300  # more than a chunk
-    x = images(n, channels)
-    u = uniforms(n)
-    (expected,) = pipeline(x, u[None])
-    assert torch.equal(x, images(n, channels)), "the input is unchanged"
-    generator = draws.generator("shuffle")
-    order = torch.randperm(n, generator=generator)
-    for rows in (order, order[:1], order[10:75], order[290:]):
-        (actual,) = pipeline(x[rows], u[None, rows])
-        assert torch.equal(actual, expected[rows])
+MIXED = [
+    Pipeline(16, num_crops=2, solarize=0.3),
+    Pipeline(16, num_crops=1, blur=1.0, rotate=0.3),
+    Pipeline(8, num_crops=5, crop_scale=(0.05, 0.2), blur=0.5, rotate=0.1),
+]
 
 
-def assert_alone_and_together(views, height, width, channels):
-    """Assert that views have the bits of a call for each, from images and from crops."""
-    x = images(11, channels, height, width)
-    u = views.uniforms(range(11), seed=0, epoch=1)
-    tables = u.split(views.counts)
-    stacks = views(x, u)
-    crops = []
-    for pipeline, table, stack in zip(views.pipelines, tables, stacks, strict=True):
-        assert len(stack) == pipeline.num_crops
-        for rows, view in zip(table, stack, strict=True):
-            assert torch.equal(view, pipeline(x, rows[None])[0])
-        crops.append(stack.mul(255).byte())
-    finished = views.finish(crops, u)
-    for pipeline, table, stack, of_files in zip(views.pipelines, tables, finished, crops):
-        for rows, view, crop in zip(table, stack, of_files, strict=True):
-            assert torch.equal(view, pipeline.finish(crop[None], rows[None])[0])
-
-
-@pytest.mark.parametrize("chunk", [1, 5 * 2 * 3 * 32 * 32, 2**20])
-@pytest.mark.parametrize("name", ["cifar10", "imagenet100", "digits", "textures"])
-def test_the_views_of_a_data_set_are_computed_together(name, chunk, monkeypatch):
-    """Images fit the view or are larger; CHUNK_VALUES holds one image, five of RGB, or all."""
-    monkeypatch.setattr(views, "CHUNK_VALUES", chunk)
-    dataset = compose("config", [f"dataset={name}", "dataset.image_size=32"]).dataset
-    augmentation = instantiate(dataset.views)
-    for height, width in ((32, 32), (37, 45)):
-        assert_alone_and_together(augmentation, height, width, dataset.channels)
-
-
+@pytest.mark.parametrize("chunk", [1, 2**15, 2**20])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pipelines_that_differ_are_computed_one_by_one(channels):
-    sharp = Pipeline(16, num_crops=1, blur=0.1, solarize=0.5)
-    blurred = Pipeline(16, num_crops=1, blur=1.0, rotate=0.3)
-    small = Pipeline(8, num_crops=5, crop_scale=(0.05, 0.2), blur=0.5, rotate=0.1)
-    augmentation = Views([sharp, blurred, small])
-    assert (augmentation.num_large_crops, augmentation.num_small_crops) == (2, 5)
-    assert_alone_and_together(augmentation, 16, 16, channels)
+@pytest.mark.parametrize("side", [16, 23])
+def test_a_view_is_the_same_in_any_batch(side, channels, chunk, monkeypatch):
+    """Images fit the views or are larger; CHUNK_VALUES holds one image, a few, or all."""
+    augmentation = Views(MIXED)
+    assert (augmentation.num_large_crops, augmentation.num_small_crops) == (3, 5)
+    n = 24
+    x = images(n, channels, side, side)
+    u = augmentation.uniforms(range(n), seed=0, epoch=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(views, "CHUNK_VALUES", chunk)
+        stacks = augmentation(x, u)
+        crops = [stack.mul(255).byte() for stack in stacks]
+        finished = augmentation.finish(crops, u)
+    assert torch.equal(x, images(n, channels, side, side)), "the input is unchanged"
+    order = torch.randperm(n, generator=draws.generator("shuffle"))
+    tables = u.split(augmentation.counts)
+    for pipeline, *parts in zip(MIXED, tables, stacks, crops, finished, strict=True):
+        assert len(parts[0]) == pipeline.num_crops
+        for table, view, crop, of_file in zip(*parts, strict=True):
+            for rows in (order, order[:1]):
+                (actual,) = pipeline(x[rows], table[None, rows])
+                assert_close(actual, view[rows], atol=ROUNDING)
+                (actual,) = pipeline.finish(crop[None, rows], table[None, rows])
+                assert_close(actual, of_file[rows], atol=ROUNDING)
 
 
 @pytest.mark.parametrize(

@@ -47,17 +47,6 @@ def test_pixels_are_those_of_torchvisions_loader(tmp_path, kind, mode):
     assert np.array_equal(actual, np.array(default_loader(path)))
 
 
-def test_an_image_that_a_source_has_opened_or_reduced_itself_is_decoded(tmp_path):
-    path = tmp_path / "x.jpg"
-    picture(1, 64, 64).save(path)
-    expected = np.array(default_loader(path))
-    pixels = decoding.decode(Image.open(path))
-    assert np.array_equal(pixels.permute(1, 2, 0), expected)
-    reduced = open_image(path)
-    reduced.draft("RGB", (32, 32))
-    assert decoding.decode(reduced).shape == (3, reduced.height, reduced.width) == (3, 32, 32)
-
-
 @pytest.mark.parametrize("name", ["x.png", "x.tiff"])
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path, name):
     draw = np.random.default_rng(0)

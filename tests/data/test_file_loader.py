@@ -134,16 +134,6 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog, workers
     assert "3 unreadable images" in line
 
 
-def test_skipped_images_are_left_out_of_evaluation(tmp_path):
-    write_tree(tmp_path, train=1, val=4)
-    spoil(tmp_path / "val" / "dog" / "01.jpg", "truncated")
-    source = {"skip_broken": True}
-    batches = loader(tmp_path, "val", batch_size=1, source=source)
-    _, labels = zip(*batches)
-    labels = torch.cat(labels)
-    assert labels.bincount().tolist() == [4, 3, 4]
-
-
 def test_too_many_broken_images_are_refused_even_so(tmp_path):
     write_tree(tmp_path, train=3, val=1)
     for path in tmp_path.rglob("*.*"):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.image_files import assert_same, epoch_of
+from support.image_files import epoch_of
 from support.second_device import DEVICE
 from torch.utils._pytree import tree_map
 
@@ -27,6 +27,11 @@ def loader(n=50, batch_size=8, pipelines=BLURRED, channels=3, **options):
     return data.loader(dataset, "train", batch_size, **options)
 
 
+def assert_close(actual, expected):
+    """Allow a few roundings of a view, divided by the smallest ``STD``."""
+    torch.testing.assert_close(actual, expected, atol=2e-6, rtol=0)
+
+
 def normalised(x):
     channels = x.shape[1]
     moments = torch.tensor([MEAN, STD])
@@ -45,7 +50,7 @@ def test_a_batch_is_solo_learns_with_views_normalised_after_augmentation():
         uniforms = views.uniforms(indices, seed=3, epoch=4)
         (stack,) = views(x, uniforms)
         for view, crop in zip(stack, crops, strict=True):
-            torch.testing.assert_close(crop, normalised(view), atol=2e-6, rtol=0)
+            assert_close(crop, normalised(view))
     indices, _, _ = zip(*epoch)
     samples = torch.cat(indices)
     assert len(samples.unique()) == 48
@@ -61,7 +66,7 @@ def test_validation_is_every_image_once_in_order(channels):
     actual = torch.cat(images)
     expected = normalised(batches.images.images / 255)
     expected = expected.expand_as(actual)
-    torch.testing.assert_close(actual, expected, atol=2e-6, rtol=0)
+    assert_close(actual, expected)
 
 
 def test_a_sample_gets_the_same_views_however_it_is_loaded():
@@ -79,16 +84,15 @@ def test_a_sample_gets_the_same_views_however_it_is_loaded():
     for other in (second, other_seed, other_epoch):
         different_pixels = (first != other).flatten(1)
         assert different_pixels.any(1).all()
-    assert_same(views(batch_size=17), [first, second])
+    assert_close(views(batch_size=17), [first, second])
 
 
 PIPELINES = [Pipeline(size=12, num_crops=1), Pipeline(size=8, blur=0.5), Pipeline(size=4)]
 
 
-def batches_on(device, most_values, views=True):
+def batches_on(device, most_values):
     """Return the batches of an epoch, and how many images each call of the views got."""
-    pipelines = PIPELINES if views else None
-    batches = loader(pipelines=pipelines, channels=1, drop_last=False, device=device)
+    batches = loader(pipelines=PIPELINES, channels=1, drop_last=False, device=device)
     batches.channels = 3  # as with expand_channels
     compute = Views.__call__
     calls = []
@@ -113,11 +117,9 @@ def test_a_device_augments_several_batches_in_one_call(on_second_device):
     for most_values in (3 * batch, 4 * batch - 1):
         actual, calls = on_second_device(batches_on, DEVICE, most_values)
         assert calls == [24, 24, 2]
-        assert_same(actual, expected)
+        assert_close(actual, expected)
     _, calls = on_second_device(batches_on, DEVICE, 1)
     assert calls == [8] * 6 + [2]
-    clean, _ = on_second_device(batches_on, DEVICE, 3 * batch, False)
-    assert_same(clean, batches_on("cpu", 1, False)[0])
 
 
 def gradients(device):
@@ -135,7 +137,7 @@ def gradients(device):
 
 def test_loading_a_batch_leaves_earlier_ones_as_they_are(on_second_device):
     """autograd refuses a tensor that was changed in place after it was used."""
-    assert_same(on_second_device(gradients, DEVICE), gradients("cpu"))
+    assert_close(on_second_device(gradients, DEVICE), gradients("cpu"))
 
 
 def test_the_order_is_the_seeds_and_the_epochs():
