@@ -7,12 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.branches import assert_same, outputs
-from support.second_device import DEVICE
-from support.waits import Waits
+from support.branches import assert_same, outputs, random_views
 
 from rdm_solo.spectra import BranchSpectra, Spectra
-from rdm_solo.spectra.logits import StepCorrelation
 from rdm_solo.spectra.sampling import LAST, row_hashes
 
 DTYPES = [
@@ -100,8 +97,8 @@ def measure(route: str, *batches: range) -> list[Spectra]:
     spectra = []
     for rows in batches:
         if rows:
-            batch = [x[rows] for x in outputs(50, 8)]
-            metric.update(*batch)
+            batch = random_views(50, 4, 8)[rows].float()
+            metric.update(*batch.unbind(1))
         spectra.append(metric.compute())
     return spectra
 
@@ -118,21 +115,3 @@ def test_a_process_without_a_batch_measures_what_the_others_do(worlds, route):
     for spectra in worlds(2).run(measure_part, route):
         for actual, other in zip(spectra, expected, strict=True):
             assert_same(actual, other)
-
-
-def waits_of_an_update(route: str) -> list[str]:
-    """Return where the second update synchronises; the first allocates memory."""
-    metric = BranchSpectra(24, steps=True, **ROUTES[route]).to(DEVICE)
-    hidden = StepCorrelation(24).to(DEVICE)
-    parts = torch.stack(outputs(12, 24))
-    batch = parts.to(DEVICE).unbind()
-    metric.update(*batch)
-    with Waits() as waits:
-        metric.update(*batch)
-        hidden.update(batch[0])
-    return [wait.where for wait in waits.found]
-
-
-@routes
-def test_an_update_does_not_wait_for_the_device(on_second_device, route):
-    assert on_second_device(waits_of_an_update, route) == []

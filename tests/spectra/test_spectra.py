@@ -22,7 +22,7 @@ from rdm_solo.spectra import (
     correlation,
     effective_rank,
 )
-from rdm_solo.spectra.comparison import monotonicity, spearman
+from rdm_solo.spectra.comparison import monotonicity
 from rdm_solo.spectra.logits import StepCorrelation, low_rank_spectrum
 
 LOW_PASS = [
@@ -181,13 +181,6 @@ def test_a_metric_without_a_finite_row_refuses_to_compute(options):
         spectra_of(broken, broken, **options)
 
 
-def test_arrays_of_one_column_keep_their_axis():
-    x = features("gaussian", 20, 1)
-    arrays = spectra_of(x, x, x).arrays()
-    assert arrays["leading"].shape == ()
-    assert arrays["lam_target"].shape == (1,)
-
-
 def test_broken_rows_are_excluded_whichever_output_is_broken():
     parts = outputs(20, 6)
     expected = spectra_of(*[x[3:] for x in parts])
@@ -230,7 +223,7 @@ def test_alignments_equal_the_mean_cosines_of_eigenvectors():
     for pair, C in matrices.items():
         cosines = torch.cosine_similarity(u, C @ u, dim=0)
         cosines = cosines.flip(0)
-        for rule, m in (("", 10), ("_paper_m", 3)):
+        for rule, m in (("", None), ("_paper_m", 3)):  # by default here all
             mean = cosines[:m].mean()
             mean = pytest.approx(mean.item())
             weights = lam[:m] / lam[:m].sum()
@@ -240,7 +233,6 @@ def test_alignments_equal_the_mean_cosines_of_eigenvectors():
             assert scalars[f"alignment/{pair}_weighted{rule}"] == weighted
             assert alignment(C, C_z, m).item() == mean
             assert alignment(C, C_z, m, weighted=True).item() == weighted
-        assert alignment(C, C_z).item() == scalars[f"alignment/{pair}"]
     rank = effective_rank(matrices["target_positive"])
     assert scalars["erank/positive"] == pytest.approx(rank.item())
 
@@ -267,17 +259,6 @@ def test_without_positives_what_needs_them_is_absent(options):
     metric.reset()
     metric.update(p, z, z_plus)  # another epoch may have them
     assert metric.compute().scalars.keys() == expected.scalars.keys()
-
-
-@both_routes
-@pytest.mark.parametrize("branch", ["online", "target"])
-def test_a_projection_that_is_a_branchs_output_has_exactly_its_eigenvalues(options, branch):
-    online, target, _, _ = outputs(90, 12)
-    metric = BranchSpectra(12, **options)
-    projection = online if branch == "online" else target
-    metric.update(online, target, projection=projection)
-    scalars = metric.compute().scalars
-    assert scalars["erank/projection"] == scalars[f"erank/{branch}"]
 
 
 @pytest.mark.parametrize(
@@ -320,15 +301,6 @@ def test_rank_and_variance_around_each_steps_mean_equal_numpys(options, batch, o
     rel = max(1e-9, 1e-13 / spread)  # rounding of the second moment, which is mostly the mean's
     assert spectra.scalars["feature/spread"] == pytest.approx(spread, rel=rel)
     assert spectra.scalars["erank/centred"] == pytest.approx(rank, rel=rel)
-
-
-@pytest.mark.parametrize("decimals", [0, 10])
-def test_spearman_equals_scipys_with_and_without_ties(decimals):
-    draw = np.random.default_rng(0)
-    a, b = draw.normal(size=(2, 30)).round(decimals)
-    expected = scipy.stats.spearmanr(a, b).statistic
-    actual = spearman(torch.tensor(a), torch.tensor(b))
-    assert actual.item() == pytest.approx(expected)
 
 
 def test_step_correlation_equals_numpys():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import features
-from scipy.integrate import quad
 from scipy.spatial.distance import pdist
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -46,17 +45,6 @@ def test_the_epps_pulley_statistic_is_the_mean_integral_over_directions():
     integrals = 2 * torch.trapezoid(integrand, t)
     expected = 40 * integrals.mean().item()
     assert epps_pulley(x).item() == pytest.approx(expected, rel=1e-9)
-
-
-def test_17_points_suffice_for_the_integral():
-    """For the point mass at u = 1, 17 points must agree with an adaptive rule."""
-
-    def integrand(t: float) -> float:
-        normal = math.exp(-t * t / 2)
-        return abs(np.exp(1j * t) - normal) ** 2 * normal
-
-    half, _ = quad(integrand, 0, 3)
-    assert epps_pulley(torch.ones(1, 1)).item() == pytest.approx(2 * half, rel=0.01)
 
 
 def test_the_share_of_the_mean_of_one_point_of_zeros_and_of_nan():
