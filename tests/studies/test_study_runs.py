@@ -31,15 +31,6 @@ def test_a_run_becomes_a_row(monkeypatch):
     assert [name for name in always_measured if not row[name]] == []
 
 
-def test_the_plan_draws_the_recorded_options():
-    """Compare every twentieth run, since Hydra composes a config for each."""
-    recorded = ALARMS.read().set_index("name")
-    runs = [run for run in plan.all_runs().values() if run.part in (plan.CHOOSE, plan.VIT)]
-    for run in runs[::20]:
-        drawn = plan.draw(run)[-len(run.about["draw"]) - 2 :]
-        assert " ".join(drawn) == recorded.loc[run.name, "options"]
-
-
 def source(options):
     """Return the data set that a run with these options trains on."""
     cfg = compose(options)

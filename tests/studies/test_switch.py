@@ -16,7 +16,7 @@ from rdm_solo.methods import building
 from rdm_solo.spectra import correlation, effective_rank
 from rdm_solo.train.training_data import derive, make_data
 from studies.intervals import equivalence
-from studies.switch import arms, effects, icons, runs
+from studies.switch import arms, effects, runs
 from studies.switch.runs import ARMS, PLAN, UNSWITCHED, Unit
 
 
@@ -221,18 +221,6 @@ def test_an_arm_that_changes_nothing_repeats_the_unswitched_run(monkeypatch, tmp
     assert gaps[0] > 0.1
     assert gaps[1] == 0
     assert gaps[2] > 0.1
-
-
-# Icons.
-
-
-def test_an_icon_is_rendered_white_on_black():
-    pytest.importorskip("resvg_py")
-    body = '<path d="M0 0h8v16H0z" fill="currentColor"/>'
-    image = icons.render({"icons": {"half": {"body": body}}, "width": 16, "height": 16}, "half")
-    assert image.shape == (16, 16)
-    assert (image[:, :8] == 255).all()
-    assert (image[:, 8:] == 0).all()
 
 
 # Analysis.
