@@ -1,4 +1,4 @@
-"""Set up the tests, and share batches with a known spectrum, an oracle, and commands."""
+"""Set up the tests, and share batches with a known spectrum, and commands."""
 
 import functools
 import gc
@@ -164,14 +164,6 @@ def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
     if kind == "batchnorm":
         x = torch.nn.functional.batch_norm(x.float(), None, None, training=True)
     return x.float()
-
-
-def oracle(x: torch.Tensor, gain, cut: float):
-    """Return the filtered batch and W = V g V^T by a float64 SVD, zero below the cut."""
-    u, sigma, vh = torch.linalg.svd(x.double(), full_matrices=False)
-    kept = sigma > cut * sigma[0]
-    g = torch.where(kept, gain(torch.where(kept, sigma, 1.0)), 0.0)
-    return (u * (sigma * g)) @ vh, (vh.mT * g) @ vh
 
 
 def start(

@@ -18,7 +18,7 @@ def test_rows_and_gradients_equal_those_of_an_svd(kind):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "duplicates", *COLLAPSED])
-def test_they_do_so_on_a_device(kind, on_second_device):
+def test_a_device_gives_the_rows_and_gradients_of_an_svd(kind, on_second_device):
     on_second_device(check_kind, kind, SHAPES, DEVICE)
 
 

@@ -135,16 +135,10 @@ def test_wrong_options_batches_and_infinite_gains_are_errors(options, x, error):
         SpectralFilter(**options)(x)
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (lambda sigma: sigma > 1.5, [0, 1, 1]),
-        (lambda sigma: sigma.square_(), [1, 4, 16]),  # changes its argument
-    ],
-)
-def test_a_function_may_return_bools_or_change_its_argument(function, expected):
+def test_a_function_may_return_bools_or_change_its_argument():
     spectrum = decompose(SPECTRUM)
-    assert gains(spectrum, get(function)).tolist() == expected
+    assert gains(spectrum, get(lambda sigma: sigma > 1.5)).tolist() == [0, 1, 1]
+    gains(spectrum, get(torch.Tensor.square_))
     assert spectrum.sigma.tolist() == [1, 2, 4]
 
 

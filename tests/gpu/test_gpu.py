@@ -53,16 +53,6 @@ def error(actual: Tensor, expected: Tensor) -> float:
     return float(difference.norm() / expected.norm())
 
 
-def test_float64_products_have_float64_s_digits(products):
-    rng = torch.Generator().manual_seed(3)
-    x = torch.randn(256, 2048, generator=rng, dtype=torch.float64)
-    on_device = x.to(DEVICE)
-    with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        gram = on_device @ on_device.mT
-    assert gram.dtype == torch.float64
-    assert error(gram, x @ x.mT) < 1e-14
-
-
 @pytest.mark.parametrize("kind", ["gaussian", "standardised"])
 def test_filters_are_exact_whatever_torch_allows(kind, products):
     for shape in SHAPES:
@@ -152,17 +142,15 @@ def test_a_training_step_waits_only_in_its_filters(name, most):
 
 
 def measure(rank: int, world: int, shares: int) -> dict[str, Tensor]:
-    """Return filtered rows, gradients and eigenvalues of a process's share of each batch."""
+    """Return gradients and eigenvalues for a process's share of each batch."""
     device = f"{DEVICE}:{rank}"
     results = {}
     small, large = 32 * shares, 64 * shares
     for n, k in ((small, large), (large, small)):
         batch = features("batchnorm", n, k)
         x = batch.chunk(world)[rank].to(device)
-        for branch, function, p in FEW:
-            name = f"{branch} {function} {p}, {n}"
+        for i, (branch, function, p) in enumerate(FEW):
             head = SpectralFilter(branch, function, p)
-            results[f"rows, {name}"] = head(x).detach().cpu()
             torch.manual_seed(0)
             model = nn.Linear(k, k).to(device)
             if world > 1:
@@ -175,7 +163,7 @@ def measure(rank: int, world: int, shares: int) -> dict[str, Tensor]:
             similarity = torch.cosine_similarity(online, target.roll(1, 1).detach())
             (-similarity.mean()).backward()
             grads = [parameter.grad.flatten() for parameter in model.parameters()]
-            results[f"gradient, {name}"] = torch.cat(grads).cpu()
+            results[f"gradient of {i}, {n}"] = torch.cat(grads).cpu()
         metric = BranchSpectra(k, steps=True).to(device)
         metric.update(x, x.roll(1, 1), x.roll(2, 1))
         results[f"eigenvalues, {n}"] = metric.compute().lam_online.cpu()
@@ -196,11 +184,8 @@ def test_several_devices_equal_one(tmp_path):
     torch.multiprocessing.spawn(save_results, (world, str(tmp_path)), world)
     shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world)]
     for name, expected in measure(0, 1, world).items():
-        results = [share[name] for share in shares]
-        if name.startswith("rows"):
-            results = [torch.cat(results)]
-        for actual in results:
-            assert error(actual, expected.double()) < EXACT, name
+        for share in shares:
+            assert error(share[name], expected.double()) < EXACT, name
 
 
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed"])  # test_gpu_runs.py: bf16-mixed
