@@ -40,7 +40,7 @@ class LocalLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from rdm_solo.train import standby, sweep
+        from rdm_solo.train import sweep
 
         hydra = self.config.hydra
         configure_log(hydra.hydra_logging, hydra.verbose)
@@ -60,7 +60,7 @@ class LocalLauncher(Launcher):
                 job.hydra.runtime.output_dir = os.path.abspath(folder)
             share = free.popleft()
             try:
-                value = sweep.start(job.hydra, job.optimized_metric, starter, share)
+                value = sweep.start(job.hydra, job.optimized_metric, share)
             finally:
                 free.append(share)
             return JobReturn(
@@ -70,9 +70,8 @@ class LocalLauncher(Launcher):
             )
 
         numbers = itertools.count(initial_job_idx)
-        starter = standby.Starter(runs, at_once=len(shares))
         try:
-            with starter, ThreadPoolExecutor(len(shares)) as pool:
+            with ThreadPoolExecutor(len(shares)) as pool:
                 return list(pool.map(run, numbers, job_overrides))
         except KeyboardInterrupt:
             sweep.announce_resume(hydra.sweep.dir)

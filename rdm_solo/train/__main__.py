@@ -19,7 +19,7 @@ from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.packages import TRAINING, check_installed
 from rdm_solo.runs import saved_config
 from rdm_solo.runs.files import make_results_folder
-from rdm_solo.train import checks, objective, processes, resume, standby, sweep
+from rdm_solo.train import checks, objective, processes, resume, sweep
 
 log = logging.getLogger("rdm_solo")
 
@@ -28,7 +28,6 @@ def main() -> None:
     """Run the command."""
     processes.exit_with_parent()
     with terminal.errors_without_traceback():
-        standby.wait_for_options()
         check_installed("this command", *TRAINING)
         argv = resume.expand(sys.argv[1:])
         if not arguments.uses_hydra_flag(argv):

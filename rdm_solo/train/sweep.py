@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,6 @@ from rdm_solo.runs import ownership
 from rdm_solo.runs.files import CONFIG
 from rdm_solo.train import checks
 from rdm_solo.train.processes import PARENT, SWEEP_FOLDER, exit_with_parent
-from rdm_solo.train.standby import Starter
 
 log = logging.getLogger("rdm_solo")
 
@@ -69,7 +69,7 @@ def check_all(argv: Sequence[str]) -> None:
         checks.check(compose("config", overrides, with_hydra=True))
 
 
-def run_command(cfg: DictConfig, starter: Starter | None = None) -> float:
+def run_command(cfg: DictConfig) -> float:
     """Train one run of a sweep in a new process and return its ``optimized_metric``.
 
     Launchers call this. A failed run returns NaN, so that the sweep continues.
@@ -79,10 +79,10 @@ def run_command(cfg: DictConfig, starter: Starter | None = None) -> float:
     # joblib's workers are children of the sweep and would outlive it if it were killed.
     if os.environ.get(PARENT) == str(os.getppid()):
         exit_with_parent()
-    return start(HydraConfig.get(), cfg.optimized_metric, starter or Starter())
+    return start(HydraConfig.get(), cfg.optimized_metric)
 
 
-def start(hydra: Any, metric: str, starter: Starter, variables: Mapping[str, str] = {}) -> float:
+def start(hydra: Any, metric: str, variables: Mapping[str, str] = {}) -> float:
     """Start a sweep's job in a new process, wait for it and return its metric."""
     folder = Path(hydra.runtime.output_dir)
     environment = {
@@ -91,7 +91,15 @@ def start(hydra: Any, metric: str, starter: Starter, variables: Mapping[str, str
         PARENT: str(os.getpid()),
         SWEEP_FOLDER: Path(hydra.sweep.dir).name,
     }
-    process = starter.start(_arguments(hydra, folder), environment, hydra.runtime.cwd)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train", *_arguments(hydra, folder)],
+        cwd=hydra.runtime.cwd,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=_ignore_slurm_signals if "SLURM_JOB_ID" in environment else None,
+    )
     reason = ""
     try:
         for line in process.stderr or ():
@@ -109,6 +117,12 @@ def start(hydra: Any, metric: str, starter: Starter, variables: Mapping[str, str
         folder.mkdir(parents=True, exist_ok=True)
         ownership.record_failure(folder, reason or _cause(status))
     return math.nan
+
+
+def _ignore_slurm_signals() -> None:
+    """Ignore SLURM's signals before a time limit: submitit handles them in the parent process."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _cause(status: int) -> str:
