@@ -121,7 +121,7 @@ def test_a_run_is_measured_as_by_a_watch_in_a_plain_loop(tmp_path, accumulation)
 def test_stop_ends_the_run_at_the_first_collapse(tmp_path):
     model = ForTrainer()
     nn.init.zeros_(model.projection_head.weight)
-    options = {"stop": True, "bounds": Bounds(warmup=0)}
+    options = {"stop": True, "bounds": Bounds(warmup=0), "checks": False}
     trainer = make_trainer(tmp_path, model, num_train_epochs=4, options=options)
     trainer.train()
     assert epochs_in(tmp_path) == [1, 2]
