@@ -51,7 +51,7 @@ def test_two_jobs_run_at_once_on_different_gpus(train, monkeypatch):
     busy = set()
     used = []
 
-    def start(hydra, metric, starter, share):
+    def start(hydra, metric, share):
         gpu = share["CUDA_VISIBLE_DEVICES"]
         assert gpu not in busy
         busy.add(gpu)
