@@ -383,15 +383,8 @@ TARGET = ["backbone_momentum", "projection_head_momentum"]
 PREDICTOR = ["prediction_head"]
 MISTAKES = {
     "a target that never moves": (byol, momentum_step(1, True), "frozen target", TARGET),
-    "a target without updates": (byol, with_target, "frozen target", TARGET),
     "a target that is a copy": (byol, momentum_step(0, True), "copied target", TARGET),
     "a frozen encoder": (lambda: frozen("backbone"), simsiam, "frozen encoder", ["backbone"]),
-    "a frozen encoder of both views": (
-        lambda: frozen("backbone"),
-        chunked,
-        "frozen encoder",
-        ["backbone"],
-    ),
     "an encoder without gradient": (SimSiam, detached_features, "frozen encoder", ["backbone"]),
     "gradient to a momentum target": (byol, learned_target, "stop-gradient", TARGET[1:]),
     "gradient to an equal encoder": (

@@ -68,7 +68,6 @@ def test_the_table_of_names_finds_the_branches(names, online, target):
 @pytest.mark.parametrize(
     ("online", "target", "outputs"),
     [
-        ("student_head", "teacher_head", 64),
         ("projector.student", "projector.teacher", 64),
         ("cls_head", "ema_cls_head", 64),
         ("student.my_head", "teacher.my_head", 64),

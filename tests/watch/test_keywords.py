@@ -1,10 +1,12 @@
 """What a watch does beyond measuring: lines, jumps, a stuck loss, the best epoch, stop and dump."""
 
+import copy
 import logging
 import math
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from support.own_models import (
     DIM,
     SimSiam,
@@ -79,24 +81,16 @@ def test_a_jump_of_the_loss_is_reported_with_its_step(tmp_path, caplog):
     assert "step 121 of epoch 1 and in 1 other steps" in warning["text"]
 
 
-class Student(nn.Module):
-    """A student and a teacher whose heads end in 64 prototypes, as in DINO."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.student_head = nn.Sequential(nn.Linear(DIM, 8), nn.ReLU(), nn.Linear(8, 64))
-        self.teacher_head = nn.Sequential(nn.Linear(DIM, 8), nn.ReLU(), nn.Linear(8, 64))
-
-
 @pytest.mark.parametrize("classes", [None, 64, 16])
 def test_a_loss_of_ln_k_is_stuck(tmp_path, classes):
-    """K is that of the head, unless it is passed."""
-    with Watch(tmp_path, Student(), classes=classes, bounds=NOW, checks=False) as watch:
+    """K is that of the head, as in DINO, unless it is passed."""
+    head = nn.Sequential(nn.Linear(DIM, 8), nn.ReLU(), nn.Linear(8, 64))
+    model = nn.ModuleDict({"student_head": head, "teacher_head": copy.deepcopy(head)})
+    with Watch(tmp_path, model, classes=classes, bounds=NOW, checks=False) as watch:
         for _ in range(2):
             for x, _ in batches():
-                watch.module.student_head(x)
-                watch.module.teacher_head(x)
+                model["student_head"](x)
+                model["teacher_head"](x)
                 watch.step(math.log(64) + 0.001)
             scalars = watch.end_epoch()
     is_stuck = classes != 16
@@ -151,10 +145,14 @@ def test_a_mistake_in_the_loop_stops_it_in_the_first_step(tmp_path):
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"config": {"lr": 2}}])
-def test_a_watch_resumes_only_a_run_with_its_own_settings(tmp_path, changed):
-    options = {"seed": 0, "config": {"lr": 1}}
-    with Watch(tmp_path, SimSiam(), **options) as watch:
+def test_a_watch_stores_its_settings_and_resumes_only_a_run_that_has_them(tmp_path, changed):
+    """Settings are lists, mappings and plain values, so tuples become lists."""
+    config = {"lr": 1e-05, "optimizer": {"name": "lars", "betas": (0.9, 0.95)}, "crop": None}
+    with Watch(tmp_path, SimSiam(), seed=0, config=OmegaConf.create(config)) as watch:
         watched_epoch(watch, watch.module)
+    stored = runs.load(tmp_path).config.watched.config
+    assert stored == config | {"optimizer": {"name": "lars", "betas": [0.9, 0.95]}}
+    options = {"seed": 0, "config": config}
     with pytest.raises(UserError, match=next(iter(changed))):
         Watch(tmp_path, SimSiam(), resume=True, **options | changed)
     Watch(tmp_path, SimSiam(), resume=True, **options).close()
@@ -231,29 +229,16 @@ def optimized(model, batch, lr):
     return loss
 
 
-class WithTrunk(nn.Module):
-    """The backbone has a name that is not searched for."""
-
-    def __init__(self):
-        super().__init__()
-        model = SimSiam()
-        self.trunk = model.backbone.requires_grad_(False)
-        self.projection_head = model.projection_head
-        self.prediction_head = model.prediction_head
-
-    def forward(self, x):
-        z = self.projection_head(self.trunk(x))
-        return z, self.prediction_head(z)
-
-
 def test_a_frozen_backbone_is_a_note(tmp_path, caplog):
-    model = WithTrunk()
-    with Watch(tmp_path, model, backbone="trunk") as watch:
+    """The part that counts as backbone is the one that is named."""
+    model = SimSiam()
+    model.backbone.requires_grad_(False)
+    with Watch(tmp_path, model, backbone="backbone.0") as watch:
         for batch in batches(10):
             watch.step(optimized(model, batch, lr=0.1))
         watch.end_epoch()
     assert [finding.check for finding in watch.findings] == ["frozen encoder"]
-    assert "note: step 10: the weights of 'trunk'" in caplog.text
+    assert "note: step 10: the weights of 'backbone.0'" in caplog.text
     (warning,) = runs.load(tmp_path).summary["warnings"]
     assert warning["kind"] == "frozen encoder"
 
@@ -279,29 +264,19 @@ def test_a_network_whose_forward_is_not_called_is_measured_from_the_second_step_
     assert changes == pytest.approx([0, 2])
 
 
-class VisionTransformer(nn.Module):
-    """A SimSiam model whose backbone returns patch tokens."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.backbone = nn.Linear(DIM, 8)
-        self.projector = nn.Linear(8, 8)
-        self.predictor = nn.Linear(8, 8)
-
-
 def test_held_out_images_and_their_patches_are_measured(tmp_path, caplog):
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randn(40, 9, DIM, generator=rng)
-    model = VisionTransformer()
+    model = SimSiam()
+    model.backbone.pop(1)  # its ReLU
     with Watch(tmp_path, model, held_out=tokens.split(10)) as watch:
         scalars = []
         for _ in range(2):
             for batch in tokens.split(10):
-                loss = model.predictor(model.projector(model.backbone(batch))).mean()
-                watch.step(loss)
+                _, p = model(batch)
+                watch.step(p.mean())
             scalars.append(watch.end_epoch())
-            nn.init.constant_(model.backbone.weight, 0.1)  # all patches in one direction
+            nn.init.constant_(model.backbone[0].weight, 0.1)  # all patches in one direction
     assert caplog.text.count("note: held_out: all 9 tokens count as patches") == 1
     first, second = scalars
     assert first["erank/held_out"] == pytest.approx(first["erank/features"], rel=0.05)

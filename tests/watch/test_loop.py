@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support.own_models import (
     BYOL,
     DIM,
@@ -127,7 +126,6 @@ def test_a_collapse_raises_one_warning(tmp_path, caplog, warmup):
     [
         ("NNCLR", "predictor", None, []),
         ("SimSiam", "predictor", None, ["negative gap"]),
-        ("SimSiam", "student", None, []),
         ("NNCLR", "student", True, ["negative gap"]),
     ],
 )
@@ -182,17 +180,6 @@ def test_arguments_in_the_wrong_place_or_of_the_wrong_name_are_explained(tmp_pat
         Watch(SimSiam(), tmp_path)
     with pytest.raises(UserError, match="val_acc1"):
         Watch(tmp_path, SimSiam()).end_epoch(val_ac=1.0)
-
-
-CONFIG = {"lr": 1e-05, "optimizer": {"name": "lars", "betas": (0.9, 0.95)}, "crop": None}
-
-
-def test_the_users_config_is_stored(tmp_path):
-    """Settings are lists, mappings and plain values, so tuples become lists."""
-    for name, config in [("mapping", CONFIG), ("omegaconf", OmegaConf.create(CONFIG))]:
-        Watch(tmp_path / name, SimSiam(), config=config).close()
-        saved = runs.load(tmp_path / name).config.watched.config
-        assert saved == CONFIG | {"optimizer": {"name": "lars", "betas": [0.9, 0.95]}}
 
 
 def test_the_report_opens_the_folder_and_commands_that_need_a_model_refuse_it(
@@ -266,29 +253,6 @@ def test_nan_is_left_out_and_is_divergence(tmp_path, caplog):
     assert (run.epochs, run.diverged) == (1, 2)
     assert run.summary["last"]["train/loss"] is None
     assert [warning["kind"] for warning in run.summary["warnings"]] == ["NaN loss"]
-
-
-def test_a_watch_resumes_after_the_last_epoch_or_an_earlier_one(tmp_path):
-    watch_epochs(tmp_path, 2, resume=True)  # the folder is empty
-    watch_epochs(tmp_path, 1, resume=True)
-    first, *others = rows(tmp_path)
-    assert [row["epoch"] for row in others] == [2, 3]
-    watch_epochs(tmp_path, 1, resume=1)
-    assert rows(tmp_path)[0] == first
-    run = runs.load(tmp_path)
-    assert run.epochs == 2
-    assert run.spectra["epoch"].tolist() == [1, 2]
-
-
-def test_a_resumed_watch_judges_the_epochs_before(tmp_path):
-    options = {"model": collapsed_model(), "resume": True, "bounds": Bounds(warmup=0)}
-    first = watch_epochs(tmp_path, 1, **options)
-    assert first.collapsed == [], "one epoch decides nothing"
-    second = watch_epochs(tmp_path, 1, **options)
-    assert second.collapsed
-    third = watch_epochs(tmp_path, 0, **options)
-    assert third.collapsed == second.collapsed
-    assert repr(third.alarm.epochs) == repr(second.alarm.epochs)  # NaN differs from NaN
 
 
 def test_the_folder_of_another_run_is_refused_and_kept(tmp_path):
