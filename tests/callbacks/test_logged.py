@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from support.run_loggers import Recorder
 
 from rdm_solo.callbacks import CollapseWatch, Health, StepScalars
 from rdm_solo.collapse.rules import COMPLETE, DESTROYED
-from rdm_solo.loggers.run_logger import RunLogger
 
 
 def logged_steps(every: int, accumulated: int) -> list[int]:
@@ -28,25 +28,6 @@ def logged_steps(every: int, accumulated: int) -> list[int]:
 @pytest.mark.parametrize("accumulated", [1, 3])
 def test_every_nth_step_is_logged_once(every, accumulated, steps):
     assert logged_steps(every, accumulated) == steps
-
-
-class Recorder(RunLogger):
-    """Keep the alerts."""
-
-    def __init__(self) -> None:
-        self.alerts = []
-
-    @classmethod
-    def open(cls, run, previous):
-        return cls()
-
-    def log_metrics(self, metrics, step=None):
-        pass
-
-    def alert(self, kind, text, is_note, step):
-        self.alerts.append((kind, is_note, step))
-
-    picture = histograms = None
 
 
 def test_each_warning_is_an_alert_once_over_two_starts():

@@ -5,30 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from support.run_loggers import Recorder
 
 from rdm_solo.callbacks import pictures
 from rdm_solo.ground.lightning import pl
-from rdm_solo.loggers.run_logger import RunLogger
 from rdm_solo.runs import spectra_files
-
-
-class Recorder(RunLogger):
-    """Keep what a logger is given."""
-
-    def __init__(self) -> None:
-        self.pictures: list[int] = []  # steps
-        self.logarithms: list[float] = []  # of the first eigenvalue
-
-    @classmethod
-    def open(cls, run, previous):
-        return cls()
-
-    def picture(self, image, step):
-        assert (image.dtype, image.ndim) == (np.uint8, 3)
-        self.pictures.append(step)
-
-    def histograms(self, values, step):
-        self.logarithms.append(values["spectra/log10_online"][0])
 
 
 def run_epochs(folder, every: int, epochs: int, measured=None, **attributes) -> Recorder:

@@ -1,14 +1,12 @@
 """The network before its first step is measured, and that changes nothing."""
 
 import copy
-import math
 
 import pytest
 import torch
 from support.small_runs import SMALL, all_rows, run, same, small
 
 from rdm_solo.ground.lightning import pl
-from rdm_solo.observe.recorder import Recorder
 
 EPOCH = ["max_epochs=1", "scheduler.warmup_epochs=0"]
 
@@ -29,7 +27,7 @@ class StateBefore(pl.Callback):
         self.batches = [batch[1] for batch in trainer.train_dataloader]
 
 
-@pytest.mark.parametrize("method", ["swav", "dino"])
+@pytest.mark.parametrize("method", ["swav", "dino", "deepclusterv2"])
 def test_weights_queues_centres_and_random_numbers_are_as_before(method, tmp_path):
     run(tmp_path, *small(method), *EPOCH, callbacks=[StateBefore()])
     assert [row["epoch"] for row in all_rows(tmp_path)] == [0, 1]
@@ -56,18 +54,3 @@ def test_row_0_is_the_spectrum_of_the_first_epochs_views(tmp_path):
         assert untrained[name] == pytest.approx(erank, rel=1e-6)
     assert "train/loss" in trained
     assert "train/loss" not in untrained
-
-
-def test_a_method_without_targets_before_its_first_epoch_takes_one_step(tmp_path, monkeypatch):
-    """DeepCluster v2 assigns images to clusters at the end of an epoch."""
-    steps = []
-    before_step = Recorder.before_step
-
-    def record(self, step, number_of_steps):
-        if math.isinf(number_of_steps):  # the untrained network
-            steps.append(step)
-        return before_step(self, step, number_of_steps)
-
-    monkeypatch.setattr(Recorder, "before_step", record)
-    run(tmp_path, *small("deepclusterv2"), *EPOCH, callbacks=[StateBefore()])
-    assert steps == [0]

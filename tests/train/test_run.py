@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from scipy.stats import entropy
 from support.small_runs import SMALL, WATCHED, all_rows, configure, files, read_summary, rows, run
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.ground.lightning import pl
-from rdm_solo.runs import read_metrics, spectra_files
+from rdm_solo.runs import read_metrics
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.train import reporting, training_data
 from rdm_solo.train.claims import Start
@@ -89,19 +88,6 @@ def test_an_uneven_validation_set_counts_each_image_once(worlds, tmp_path):
     for process in (first, second):
         assert process["val/acc1"] == pytest.approx(accuracy, rel=1e-5)
         assert process["val/classifier_loss"] == pytest.approx(loss, rel=1e-5)
-
-
-def test_spectra_give_the_same_eranks_as_the_table(finished):
-    spectra = spectra_files.read(finished)[0]
-    assert list(spectra["rows"]) == [128, 128, 128]
-    for epoch, row in enumerate(rows(finished)):
-        for branch in ("online", "target", "projection"):
-            lam = spectra[f"lam_{branch}"][epoch]
-            assert lam.shape == (16,)
-            erank = np.exp(entropy(lam))
-            assert erank == pytest.approx(row[f"erank/{branch}"], rel=1e-5)
-        curve = np.sqrt(spectra["lam_online"][epoch] / spectra["lam_target"][epoch])
-        np.testing.assert_allclose(spectra["filter_curve"][epoch], curve)
 
 
 def test_the_summary_records_config_versions_and_last_values(finished):
