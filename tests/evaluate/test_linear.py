@@ -15,7 +15,7 @@ from support.small_methods import load
 from support.small_runs import FINISHED
 
 from rdm_solo.cli import arguments
-from rdm_solo.data import loader, synthetic
+from rdm_solo.data import synthetic
 from rdm_solo.evaluate import extraction, linear_config, linear_probe, probe
 from rdm_solo.ground.errors import UserError
 from rdm_solo.methods import weight_files
@@ -118,9 +118,7 @@ class TestBackbone:
         evaluate(f"run={folder}", "epochs=2", "batch_size=20")
         before = weight_files.read(folder / "checkpoints" / "last.ckpt").state
         assert small_runs.same(dict(backbones[0].state_dict()), dict(before))
-        clean, *crops = images
-        ((val, _),) = loader(synthetic(64, 32, 8), "val", 32)
-        assert torch.equal(clean, val)
+        _, *crops = images
         assert [len(x) for x in crops] == [20, 20, 20, 4] * 2
         first = torch.cat(crops[:4]).flatten(1)
         second = torch.cat(crops[4:]).flatten(1)

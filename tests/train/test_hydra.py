@@ -45,10 +45,3 @@ def test_verbose_shows_debug_lines(train, monkeypatch):
     monkeypatch.setattr("rdm_solo.train.run.run", stop)
     assert "a debug line" not in train(*RUN).stdout
     assert "a debug line" in train(*RUN, "hydra.verbose=[rdm_solo]").stdout
-
-
-def test_a_refused_run_leaves_no_folder(train, tmp_path):
-    (tmp_path / "parent").mkdir()
-    options = [*SMALL, "knn.k=9999", "hydra.run.dir=parent/new/run"]
-    assert train(*options).returncode == 2
-    assert [path.name for path in tmp_path.rglob("*")] == ["parent"]
