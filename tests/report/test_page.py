@@ -9,7 +9,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.report_pages import run, settings, write
 
@@ -234,25 +233,6 @@ def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
     assert failures[1].startswith("The role of asymmetric designs: needs a run with")
 
 
-def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
-    figure5 = pytest.importorskip("rdm_solo.evaluate.figure5")
-    omega = figure5.Curve("omega", "", np.array([2, 1]), np.array([0.5, -0.1]), 0.3, False)
-    monkeypatch.setattr(
-        figure5, "measure", lambda run: figure5.Figure5(run.label, "online", [omega])
-    )
-    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
-    checkpoint.parent.mkdir()
-    checkpoint.touch()
-    members = [run(None, method="dino", folder=tmp_path / "without")]
-    for method in ("simsiam", "swav", "vanilla"):
-        members.append(run(None, method=method, folder=tmp_path))
-    figure = figures.figure5(by_setting(members))
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["SimSiam", "SwAV"], "every asymmetric setting, in order"
-    (line,) = figure.axes[1].lines
-    assert line.get_xydata().tolist() == [[2, 0.5]], "values above 0"
-
-
 def test_means_leave_out_what_broke_off():
     behind = run(seed=2, epochs=1, erank__target=[99.0])
     (alone,) = settings(run())
@@ -285,14 +265,17 @@ def test_warnings_name_the_setting_of_their_run(tmp_path):
 
 def test_a_card_shows_what_fails_and_what_to_try():
     """Also the card of several settings, and the table that explains the verdicts."""
+    healthy = run()
     fallen = run(feature__spread=[0.9, 1e-3, 1e-3])
     warning = {"kind": "complete collapse", "epoch": 3, "text": "", "advice": "Try σ^-1."}
-    fallen.summary["warnings"] = [warning]
+    for member in (healthy, fallen):
+        member.summary["warnings"] = [warning]
     for members in ([fallen], [fallen, run(-0.3)]):
         cards, _, rest = page_text(*members).partition("## ")
         for text in (cards, rest):
             assert "spread of the outputs 0.001, below 0.1" in text
         assert "Try σ-1." in cards
+    assert "Try σ-1." not in page_text(healthy)
 
 
 def test_every_measure_is_explained():
