@@ -201,18 +201,10 @@ def test_a_box_that_never_fits_is_the_largest_central_one(height, width):
     assert torch.equal(actual, expected.expand(3, 4))
 
 
-def assert_independent(*columns):
-    """Assert that columns of random numbers are uncorrelated, up to five standard deviations."""
-    table = np.stack(columns)
-    k, n = table.shape
-    correlation = np.corrcoef(table) - np.eye(k)
-    assert np.abs(correlation).max() < 5 / math.sqrt(n)
-
-
-def test_factors_and_order_are_distributed_as_torchvisions():
-    n = 2000
+def test_parameters_are_independent_and_distributed_as_torchvisions_and_the_options():
+    n = 4000
     u = uniforms(n)
-    pipeline = Pipeline(size=8, **STRENGTHS)
+    pipeline = Pipeline(size=8, rotate=0.1, **STRENGTHS, **PROBABILITIES)
     params = pipeline.parameters(u)
     torch.manual_seed(2)
     transform = v2.ColorJitter(**STRENGTHS)
@@ -225,22 +217,17 @@ def test_factors_and_order_are_distributed_as_torchvisions():
     _, counts = codes.unique(return_counts=True)
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > SIGNIFICANCE
-    top = pipeline.boxes(u, 8, 8)[:, 0]
-    assert_independent(*params.factors.T, codes, params.sigma, top)
-
-
-def test_probabilities_are_those_of_the_options():
-    n = 4000
-    pipeline = Pipeline(size=8, rotate=0.1, **PROBABILITIES)
-    params = pipeline.parameters(uniforms(n))
     masks = [getattr(params, name) for name in PROBABILITIES]
     for mask, probability in zip(masks, PROBABILITIES.values()):
         hits = int(mask.sum())
         assert stats.binomtest(hits, n, probability).pvalue > SIGNIFICANCE
-    assert_independent(*masks, params.angle)
     for values, low, length in ((params.sigma, 0.1, 1.9), (params.angle, -0.1, 0.2)):
         uniform = stats.uniform(low, length)
         assert stats.kstest(values, uniform.cdf).pvalue > SIGNIFICANCE
+    top = pipeline.boxes(u, 8, 8)[:, 0]
+    columns = np.stack([*params.factors.T, codes, *masks, params.angle, params.sigma, top])
+    correlation = np.corrcoef(columns) - np.eye(len(columns))
+    assert np.abs(correlation).max() < 5 / math.sqrt(n)  # five standard deviations
 
 
 def split_mix(state):

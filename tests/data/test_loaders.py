@@ -69,12 +69,15 @@ def test_validation_is_every_image_once_in_order(channels):
     assert_close(actual, expected)
 
 
-def test_a_sample_gets_the_same_views_however_it_is_loaded():
+def test_order_and_views_are_the_seeds_and_the_epochs_however_samples_are_loaded():
+    orders = []
+
     def views(epoch=2, **options):
         """Return the views of all samples in the order of their indices."""
         batches = loader(drop_last=False, **options)
         indices, crops, _ = zip(*epoch_of(batches, epoch))
         order = torch.cat(indices).argsort()
+        orders.append(order.tolist())
         return [torch.cat(view)[order] for view in zip(*crops)]
 
     first, second = views()
@@ -85,15 +88,18 @@ def test_a_sample_gets_the_same_views_however_it_is_loaded():
         different_pixels = (first != other).flatten(1)
         assert different_pixels.any(1).all()
     assert_close(views(batch_size=17), [first, second])
+    expected, *others, same = orders
+    assert same == expected
+    assert expected not in others
 
 
 PIPELINES = [Pipeline(size=12, num_crops=1), Pipeline(size=8, blur=0.5), Pipeline(size=4)]
 
 
-def batches_on(device, most_values):
+def batches_on(device, most_values, channels):
     """Return the batches of an epoch, and how many images each call of the views got."""
     batches = loader(pipelines=PIPELINES, channels=1, drop_last=False, device=device)
-    batches.channels = 3  # as with expand_channels
+    batches.channels = channels  # as with expand_channels
     compute = Views.__call__
     calls = []
 
@@ -109,47 +115,22 @@ def batches_on(device, most_values):
     return on_host, calls
 
 
-def test_a_device_augments_several_batches_in_one_call(on_second_device):
-    """A sample's five views count 144 + 2 x 64 + 2 x 64 values; the smallest as an image."""
-    expected, calls = batches_on("cpu", 10**9)
-    assert calls == [8] * 6 + [2]
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_device_augments_several_batches_in_one_call(on_second_device, channels):
+    """A sample's five views count 144 + 2 x 64 + 2 x 64 values; the smallest as an image.
+
+    The epoch's batches are compared once all are loaded, so none may overwrite an earlier one.
+    """
+    one_by_one = [8] * 6 + [2]
+    expected, calls = batches_on("cpu", 10**9, channels)
+    assert calls == one_by_one
     batch = 8 * (144 + 2 * 64 + 2 * 64)
-    for most_values in (3 * batch, 4 * batch - 1):
-        actual, calls = on_second_device(batches_on, DEVICE, most_values)
-        assert calls == [24, 24, 2]
+    together = [24, 24, 2]
+    sizes = {1: one_by_one, 3 * batch: together, 4 * batch - 1: together}
+    for most_values, expected_calls in sizes.items():
+        actual, calls = on_second_device(batches_on, DEVICE, most_values, channels)
+        assert calls == expected_calls
         assert_close(actual, expected)
-    _, calls = on_second_device(batches_on, DEVICE, 1)
-    assert calls == [8] * 6 + [2]
-
-
-def gradients(device):
-    """Return the gradient of each batch's loss, computed after the next batch was loaded."""
-    found = []
-    weight = torch.ones(3, 1, 1, device=device, requires_grad=True)
-    loss = None
-    for _, (view, _), _ in loader(device=device):
-        if loss is not None:
-            (gradient,) = torch.autograd.grad(loss, weight)
-            found.append(gradient.cpu())
-        loss = (view * weight).square().mean()
-    return found
-
-
-def test_loading_a_batch_leaves_earlier_ones_as_they_are(on_second_device):
-    """autograd refuses a tensor that was changed in place after it was used."""
-    assert_close(on_second_device(gradients, DEVICE), gradients("cpu"))
-
-
-def test_the_order_is_the_seeds_and_the_epochs():
-    def first_batch(epoch, seed):
-        batches = epoch_of(loader(seed=seed), epoch)
-        indices, _, _ = batches[0]
-        return indices.tolist()
-
-    expected = first_batch(1, 0)
-    assert first_batch(1, 0) == expected
-    assert first_batch(2, 0) != expected
-    assert first_batch(1, 1) != expected
 
 
 @pytest.mark.parametrize("world", [2, 5])

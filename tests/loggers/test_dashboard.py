@@ -12,13 +12,9 @@ from rdm_solo.runs.columns import COLUMNS, compared
 workspaces = pytest.importorskip("wandb_workspaces.workspaces")
 
 
-@pytest.fixture(scope="module")
-def view():
+def test_all_charts_are_drawn_over_epochs_and_final_values_of_the_sweep_against_p():
     model = workspace.build("mine", "us", sweep="ps")._to_model()
-    return model.model_dump(by_alias=True)["spec"]["section"]
-
-
-def test_all_charts_are_drawn_over_epochs_and_final_values_against_p(view):
+    view = model.model_dump(by_alias=True)["spec"]["section"]
     health, over_epochs, against_p, *_ = view["panelBankConfig"]["sections"]
     names = [panel["config"]["metrics"] for panel in health["panels"]]
     assert names == [[name] for name in (*FIRST_CHARTS.values(), VERDICT)]
@@ -31,9 +27,7 @@ def test_all_charts_are_drawn_over_epochs_and_final_values_against_p(view):
         assert panel["config"]["xAxis"] == "config:p.value"
         assert panel["config"]["yAxis"] == f"summary:{column.name}"
     assert view["settings"]["shouldAutoGeneratePanels"]  # for all other values
-
-
-def test_a_sweep_is_selected_by_the_key_that_its_runs_log(view):
+    # A sweep is selected by the key that its runs log.
     (run_set,) = view["runSets"]
     (condition,) = run_set["filters"]["filters"]
     assert condition["key"]["name"] == "sweep_folder"

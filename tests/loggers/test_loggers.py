@@ -54,7 +54,7 @@ def columns(folder):
     return columns | aliases
 
 
-def test_tensorboard_holds_every_scalar_of_all_starts(folder, columns):
+def test_tensorboard_holds_the_settings_and_every_scalar_of_all_starts(folder, columns):
     scalars = events(folder / "tensorboard")
     forked = [name for name in scalars if name.endswith(("_step", "_epoch"))]  # by Lightning
     assert forked == ["train/loss_step"]
@@ -66,6 +66,11 @@ def test_tensorboard_holds_every_scalar_of_all_starts(folder, columns):
     assert steps == (0, 3, 7, 11)  # four steps an epoch
     _, epochs = zip(*scalars["epoch"])
     assert set(epochs) == {0, 1, 2, 3}
+    reader = accumulator(folder / "tensorboard")
+    summary = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG)  # of the HPARAMS tab
+    start = metadata.parse_session_start_info_plugin_data(summary.plugin_data.content)
+    assert start.hparams["method"].string_value == "simsiam"
+    assert start.hparams["p"].number_value == -0.5
 
 
 def test_every_logger_holds_the_loss_and_the_rate_of_steps(folder, columns, starts):
@@ -95,14 +100,6 @@ def test_every_logger_holds_pictures_and_histograms(folder, starts):
     assert len(history(starts, "pictures/spectra.path")) == 3
     counts = history(starts, "spectra/log10_online.values")
     assert np.sum(counts, axis=1).tolist() == [16, 16, 16]
-
-
-def test_tensorboard_holds_the_settings(folder):
-    reader = accumulator(folder / "tensorboard")
-    summary = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG)  # of the HPARAMS tab
-    start = metadata.parse_session_start_info_plugin_data(summary.plugin_data.content)
-    assert start.hparams["method"].string_value == "simsiam"
-    assert start.hparams["p"].number_value == -0.5
 
 
 def run_info(folder, step=0):
@@ -173,7 +170,7 @@ def test_every_logger_shows_the_health_first(folder, starts):
     assert history(starts, VERDICT) == verdicts
 
 
-def test_wandb_shows_the_outcome_the_best_knn_and_the_page(folder, columns, starts):
+def test_the_outcome_the_best_knn_the_page_and_each_warning_are_shown(folder, columns, starts):
     axes = starts[0].x_axes
     assert {axes[name] for name in (*NAMES, *FIRST_CHARTS.values(), VERDICT)} == {"epoch"}
     assert "train/loss_step" not in axes
@@ -187,9 +184,7 @@ def test_wandb_shows_the_outcome_the_best_knn_and_the_page(folder, columns, star
     page = f"report-{starts[0].run['run_id']}"
     assert [start.artifacts for start in starts] == [[], [page], []]
     assert (folder / "report" / "report.html").is_file()
-
-
-def test_a_warning_is_an_alert_and_a_text_once(folder, starts):
+    # A warning is an alert and a text once.
     note = ("INFO", "collapsed features")
     assert [start.alerts for start in starts] == [[], [note], []]
     texts = accumulator(folder / "tensorboard").Tensors("a_health/warnings/text_summary")

@@ -38,7 +38,6 @@ def test_the_average_of_weights_is_solo_learns_bit_for_bit():
         (True, {"backend": "inductor"}),
         ("eager", {"backend": "eager"}),
         ("default", {"mode": "default"}),
-        ("reduce-overhead", {"mode": "reduce-overhead"}),
         (False, None),
     ],
 )

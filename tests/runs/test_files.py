@@ -26,21 +26,17 @@ def test_a_file_that_cannot_be_read_is_named(make, tmp_path):
         files.read_yaml(tmp_path, "config.yaml")
 
 
-def test_what_was_written_is_on_the_disk_before_the_name_points_to_it(tmp_path, monkeypatch):
-    path, flushed = tmp_path / "a.txt", []
-    path.write_text("old")
+def test_a_file_is_replaced_once_its_content_is_on_the_disk_and_no_link_is_followed(
+    tmp_path, monkeypatch
+):
+    elsewhere, path, flushed = tmp_path / "elsewhere", tmp_path / "summary.json", []
+    elsewhere.write_text("kept")
+    path.symlink_to(elsewhere)
     monkeypatch.setattr(os, "fsync", lambda _: flushed.append(path.read_text()))
     write_atomically(path, "new")
-    assert flushed[0] == "old"
+    assert flushed[0] == "kept"
     assert path.read_text() == "new"
-
-
-def test_a_file_is_written_beside_links_that_wait_for_it(tmp_path):
-    (tmp_path / "elsewhere").write_text("kept")
-    (tmp_path / "summary.json").symlink_to(tmp_path / "elsewhere")
-    write_atomically(tmp_path / "summary.json", "new")
-    assert (tmp_path / "summary.json").read_text() == "new"
-    assert (tmp_path / "elsewhere").read_text() == "kept"
+    assert elsewhere.read_text() == "kept"
 
 
 def test_no_page_is_written_through_a_link_that_leads_out_of_the_folder(tmp_path):

@@ -32,14 +32,6 @@ def labels(*runs) -> list[str]:
     return [group.label for group in by_setting(runs)]
 
 
-def test_runs_that_differ_only_in_their_seeds_are_one_setting():
-    one, other = by_setting([run(-0.5, 1), run(-1.0, 1), run(-0.5, 2)])
-    assert [member.seed for member in one.runs] == [1, 2]
-    assert one.label == LABEL
-    assert one.suffix == ""
-    assert other.label == "SimSiam, target filter σ^-1"
-
-
 @pytest.mark.parametrize("other", ["b", "a) #2"])
 def test_no_two_settings_share_a_label(other):
     runs = []
@@ -87,21 +79,6 @@ def test_exponents_that_rounding_tells_apart_are_one_setting():
     assert labels(*members) == [f"{LABEL} (lr=0.3)", f"{LABEL} (lr=0.4)"]
     different = [-0.3, -0.3000001, -0.30000001192092896]
     assert len(set(labels(*map(run, different)))) == 3
-
-
-def test_runs_that_diverged_or_are_behind_do_not_count():
-    first = run(seed=0)
-    second = run(seed=1)
-    short = run(seed=2, epochs=1)
-    diverged = replace(run(seed=3), diverged=4)
-    (group,) = by_setting([short, first, diverged, second])
-    assert group.counted == [first, second]
-    assert group.uncounted == [short, diverged]
-    assert group.judged == [first, second, diverged]
-    assert not group.diverged
-    (alone,) = by_setting([diverged])
-    assert alone.counted == [diverged]
-    assert alone.diverged
 
 
 def test_settings_without_a_finished_epoch_are_dropped_but_tell_the_others_labels():

@@ -1,31 +1,9 @@
 """The lock of a run's folder, its owner, and the note of a failure."""
 
-import os
-
 import pytest
 
 from rdm_solo.ground.errors import UserError
 from rdm_solo.runs import files, ownership
-
-
-def test_a_folder_has_one_owner_at_a_time(tmp_path):
-    with ownership.owned(tmp_path):
-        ownership.write_owner(tmp_path, command="train")
-        taken = pytest.raises(ownership.FolderTaken, match=f"process {os.getpid()}")
-        with taken, ownership.owned(tmp_path):
-            pytest.fail("two owners")
-    with ownership.owned(tmp_path):
-        owner = ownership.last_owner(tmp_path)
-    assert owner["process"] == os.getpid()
-    assert owner["command"] == "train"
-
-
-def test_a_folder_with_a_link_that_leads_out_has_no_owner(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="link"), ownership.owned(tmp_path / "run"):
-        pytest.fail("written through a link")
-    assert not (tmp_path / "run" / files.LOCK).exists()
 
 
 def test_a_missing_or_damaged_owner_is_nobody(tmp_path):

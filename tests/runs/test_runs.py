@@ -153,15 +153,15 @@ def test_a_folder_of_a_stranger_calls_no_resolver(text, tmp_path, monkeypatch):
 
 def test_a_saved_config_holds_values_where_resolvers_were(tmp_path, monkeypatch):
     monkeypatch.setenv("RDM_DATA", "here")
-    cfg = compose(["dataset=cifar10", "max_epochs=20"])
-    saved_config.write(tmp_path, cfg, ["dataset=cifar10", "max_epochs=20", "overwrite=true"])
+    cfg = compose(["dataset=cifar10", "max_epochs=100"])
+    saved_config.write(tmp_path, cfg, ["dataset=cifar10", "max_epochs=100", "overwrite=true"])
     saved = saved_config.unresolved_config(tmp_path)
     assert saved.dataset.root == "here"
-    assert saved.scheduler.warmup_epochs == 4
+    assert saved.scheduler.warmup_epochs == 10
     saved.dataset.root = "there"
     assert saved.dataset.source.root == "there"  # a reference
     assert differences(saved_config.run_config(tmp_path), cfg) == []
-    assert saved_config.overrides(tmp_path) == ["dataset=cifar10", "max_epochs=20"]
+    assert saved_config.overrides(tmp_path) == ["dataset=cifar10", "max_epochs=100"]
 
 
 def test_what_a_folder_cannot_ask_for_must_be_passed(tmp_path):

@@ -3,33 +3,28 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import entr
 
 from rdm_solo.spectra.patches import gram_drift, patch_grams, patch_rank
 
 
 def rank_by_svd(tokens: torch.Tensor) -> float:
     """Return the mean effective rank of centred patches from NumPy's singular values."""
-    ranks = []
-    for image in tokens.double().numpy():
-        sigma = np.linalg.svd(image - image.mean(0), compute_uv=False)
-        q = sigma**2 / (sigma**2).sum()
-        q = q[q > 0]
-        ranks.append(np.exp(-(q * np.log(q)).sum()))
-    return float(np.mean(ranks))
+    x = tokens.double().numpy()
+    sigma = np.linalg.svd(x - x.mean(1, keepdims=True), compute_uv=False)
+    lam = sigma**2
+    q = lam / lam.sum(1, keepdims=True)
+    return np.exp(entr(q).sum(1)).mean()
 
 
 def drift_by_pairs(tokens: torch.Tensor, reference: torch.Tensor) -> float:
-    """Return the drift from one cosine at a time."""
-    differences, squares = 0.0, 0.0
-    for image, image_before in zip(tokens.double().numpy(), reference.double().numpy()):
-        for i in range(len(image)):
-            for j in range(len(image)):
-                cosines = []
-                for x in (image, image_before):
-                    cosines.append(x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j]))
-                differences += (cosines[0] - cosines[1]) ** 2
-                squares += cosines[1] ** 2
-    return float(np.sqrt(differences / squares))
+    """Return the drift from the cosine of each pair."""
+    cosines = []
+    for x in (tokens.double(), reference.double()):
+        pairs = x[:, :, None], x[:, None]
+        cosines.append(torch.cosine_similarity(*pairs, dim=3))
+    now, before = cosines
+    return float((now - before).norm() / before.norm())
 
 
 @pytest.mark.parametrize("shape", [(3, 9, 20), (3, 20, 9), (2, 4, 4)])
