@@ -89,7 +89,7 @@ def filter_by_root(batch: Batch, root: Tensor) -> Tensor:
     tensor([[2., 0.],
             [0., 1.]])
     """
-    out = root[batch.local] @ batch.rows if batch.dual else batch.rows @ root.mT
+    out = root[batch.local] @ batch.rows if batch.dual else batch.rows @ root
     return out.to(batch.dtype)
 
 

@@ -137,7 +137,7 @@ def score(name: str, module: nn.Module, images: Images, seed: int) -> Scores:
     pixels, _ = next(iter(images.train))
     with torch.no_grad():
         patches = patch_tokens(module, pixels[:PATCH_IMAGES])
-    if patches is not None and not patches.are_counted:
+    if patches is not None and not patches.is_number_known:
         remarks.append(f"Patches: {patches.note()}")
     if patches is not None and patches.tokens.isfinite().all():
         tokens = patches.tokens.cpu()

@@ -11,6 +11,7 @@ from torch import Tensor
 from rdm_solo.ground.devices import has_float64
 
 WINDOW = 50  # steps that a loss is compared with
+ROUNDING = 1e-6  # a smaller rise is no jump
 BLOCK = 1000  # losses that stay on the device until they are read together
 
 
@@ -26,10 +27,8 @@ class LossRecord:
     """Add up an epoch's losses, and find jumps.
 
     A loss jumps if it exceeds the highest of the last 50 losses by more than twice their range, by
-    more than 1 %, and by more than a millionth of the largest loss since the first step: losses
-    near zero may be sums of larger terms, whose rounding is no jump. Losses that were all zero
-    tell no scale, so the first one after them is no jump. On a GPU, one step in 1,000 waits for
-    the device.
+    more than 1 %, and by more than 1e-6: losses near zero may be sums of larger terms, whose
+    rounding is no jump. On a GPU, one step in 1,000 waits for the device.
 
     >>> record = LossRecord()
     >>> for step in range(60):
@@ -42,7 +41,6 @@ class LossRecord:
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=WINDOW)  # over epochs
-        self._largest = 0.0  # absolute value of a loss since the first step
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -72,16 +70,14 @@ class LossRecord:
 
     def _find_jump(self, step: int, loss: float) -> None:
         limit = math.inf
-        if len(self._window) == WINDOW and self._largest > 0:
+        if len(self._window) == WINDOW:
             highest = max(self._window)
             span = highest - min(self._window)
             # A loss that leaves a plateau exceeds the range of the losses there, but is no jump.
-            limit = highest + max(2 * span, 0.01 * abs(highest), 1e-6 * self._largest)
+            limit = highest + max(2 * span, 0.01 * abs(highest), ROUNDING)
             if loss > limit:
                 median = statistics.median(self._window)
                 self.jumps.append(Jump(step, median, loss))
         if math.isfinite(loss):
             # A jump must not hide the next one, and a lasting higher level must become normal.
-            loss = min(loss, limit)
-            self._largest = max(self._largest, abs(loss))
-            self._window.append(loss)
+            self._window.append(min(loss, limit))

@@ -10,7 +10,7 @@ from rdm_solo.ground.devices import has_float64
 from rdm_solo.ground.distributed import gather
 
 Batches = Iterable[tuple[Tensor, ...]]  # features, labels and, on many processes, indices
-UNITS = 2**24  # similarities are multiples of 1 / UNITS
+UNITS = 2**24  # similarities are rounded to multiples of 1 / UNITS
 
 
 class Accuracy(NamedTuple):
@@ -27,7 +27,8 @@ class Neighbours:
     have any size. Similarities are computed in float64 and rounded to a multiple of 2^-24, so
     equal rows are equally similar in any block. Of equally similar rows, those come first whose
     index has the smaller :func:`spread`. So the result does not depend on how the rows are split,
-    and a memory that is sorted by class favours none.
+    and a memory that is sorted by class favours none. Rows that an encoder computed in other
+    batches may differ in float32's last digits, which then order them.
 
     >>> neighbours = Neighbours(torch.eye(2), k=1)
     >>> for row, label in zip(torch.eye(2), [1, 0]):
@@ -40,7 +41,7 @@ class Neighbours:
         self.queries = queries.double()
         self.k = k
         self._count = 0  # rows added so far
-        # The similarity in units of 2^-24 times 2^32, plus a number below 2^32 that breaks ties.
+        # Sort keys: the high bits are the rounded similarity, and the low 32 bits break ties.
         self.order = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
         self.labels = self.order
 
@@ -52,7 +53,7 @@ class Neighbours:
     def add(self, rows: Tensor, labels: Tensor, index: Tensor | None = None) -> None:
         """Add unit rows ``(m, d)`` with labels ``(m,)`` and indices in the whole data set.
 
-        Without indices, rows count from 0 as they come.
+        By default rows are numbered in the order in which they are added.
         """
         if index is None:
             index = torch.arange(self._count, self._count + len(rows))
@@ -94,7 +95,7 @@ class Neighbours:
 
 
 def spread(index: Tensor) -> Tensor:
-    """Return a number in [0, 2^32) for each index, different and evenly spread for any sequence.
+    """Return a number in [0, 2^32) for each index, different and even for consecutive indices.
 
     It is the index times the golden ratio (Knuth's multiplicative hashing).
 
@@ -110,7 +111,8 @@ def accuracy(memory: Batches, queries: Batches, k: int, temperature: float) -> A
 
     ``memory`` and ``queries`` are this process's batches of features ``(N, d)`` and labels
     ``(N,)``; each process needs a query. With several processes, the memory also has the images'
-    indices in the whole data set ``(N,)``, so that their number does not change the accuracy.
+    indices in the whole data set ``(N,)``, so that the number of processes does not change which
+    of equal features are neighbours.
 
     >>> batches = [(torch.eye(2), torch.tensor([0, 1]))]
     >>> accuracy(batches, batches, k=1, temperature=0.07)

@@ -15,16 +15,16 @@ ALL = "last_hidden_state"
 
 
 class PatchTokens(NamedTuple):
-    """Tokens ``(N, T, k)``. If they are not counted, class tokens may be among them."""
+    """Tokens ``(N, T, k)``. If their number is unknown, class tokens may be among them."""
 
     tokens: Tensor
-    are_counted: bool
+    is_number_known: bool
 
     def note(self) -> str:
-        """Return what a user should know of tokens that are not counted."""
+        """Return what a user should know if the number of patches is unknown."""
         return (
-            f"all {self.tokens.shape[1]} tokens count as patches, because no patch embedding shows "
-            "how many of them are class or register tokens."
+            f"all {self.tokens.shape[1]} tokens count as patches, because no patch embedding "
+            "(Conv2d) shows how many of them are class or register tokens."
         )
 
 
@@ -37,7 +37,7 @@ def patch_tokens(backbone: nn.Module, images: Tensor) -> PatchTokens | None:
 
     Class and register tokens, which precede the patches, are dropped. There are as many patches as
     positions in the map of the patch embedding, the last ``Conv2d`` before tokens of this shape.
-    Without one, there are as many as the first layer's tokens, since class tokens are added later.
+    Without one, or if there are fewer tokens, nothing is dropped.
 
     >>> patch_tokens(nn.Conv2d(1, 8, 2), torch.ones(1, 1, 5, 5)).tokens.shape
     torch.Size([1, 16, 8])
@@ -76,9 +76,7 @@ def patch_tokens(backbone: nn.Module, images: Tensor) -> PatchTokens | None:
         x = latest[shape]
     if not are_patches:
         positions = positions_before.get(x.shape, positions)
-        first_tokens = next(iter(counts), x.shape)[1]
-        surplus = x.shape[1] - (positions or first_tokens)
-        if surplus > 0:
-            x = x[:, surplus:]
-        are_patches = surplus > 0 or (surplus == 0 and positions > 0)
+        are_patches = 0 < positions <= x.shape[1]
+        if are_patches:
+            x = x[:, x.shape[1] - positions :]
     return PatchTokens(x, are_patches) if x.shape[1] > 1 else None

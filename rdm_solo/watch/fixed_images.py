@@ -105,7 +105,7 @@ class UserImages:
         """Yield the places of this process's images in the whole data set, and their tensors.
 
         Each process takes every ``world_size()``-th image. A DistributedSampler has chosen these
-        already.
+        already; the images that it repeats to fill the last places count as further images.
         """
         first, step = rank(), world_size()
         has_sampler = isinstance(getattr(self.loader, "sampler", None), DistributedSampler)
@@ -195,10 +195,10 @@ class HeldOut(UserImages):
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, limits: Limits
     ) -> dict[str, float]:
-        """Return the scalars by column name, from at most ``limits.max_rows`` features.
+        """Return the scalars by column name, from about ``limits.max_rows`` features at most.
 
-        Of more images, one of 2, 4, 8, ... is used. They are evenly spread over the loader, which
-        may be sorted, and the same on any number of processes.
+        If there are more images, one of 2, 4, 8, ... is used on average. They are evenly spread
+        over the loader, which may be sorted, and the same on any number of processes.
         """
         from rdm_solo.spectra.features import FeatureSpectra
 
@@ -215,7 +215,7 @@ class HeldOut(UserImages):
                 if not len(used[0]):
                     if kept:
                         continue
-                    used = [x[:1] for x in (places, *views)]  # tells the features' dimension
+                    used = [x[:1] for x in (places, *views)]  # to know the features' dimension
                 places, *views = used
                 encoded = [self.encode(backbone, view) for view in views]
                 dim = encoded[0].shape[1]
@@ -259,7 +259,7 @@ class Patches(UserImages):
         super().__init__(option, source)
         self.path = folder / PATCHES
         self.images: Tensor | None = None
-        self.is_reported = False  # that the tokens are not counted
+        self.is_reported = False  # whether the note about their number was logged
 
     def scalars(
         self, backbone: nn.Module | None, module: nn.Module, epoch: int
@@ -272,7 +272,7 @@ class Patches(UserImages):
             found = self.encode(backbone, self.images, patch_tokens)
         scalars = {}
         if found is not None:
-            if not (found.are_counted or self.is_reported or rank()):
+            if not (found.is_number_known or self.is_reported or rank()):
                 log.warning(f"note: {self.option}: {found.note()}")
             self.is_reported = True
             tokens = found.tokens.cpu()

@@ -64,21 +64,21 @@ def search(p, shape, rounds=ROUNDS):
     module = SpectralFilter("target", "pow", p, solver="products", check_delay=10**9)
     module(features("batchnorm", *shape))
     genes = torch.rand(POPULATION, GENES, generator=generator)
-    every = []
+    results = []
     for _ in range(rounds):
         values = excess(module, batches(genes, shape, generator))
-        every.append(values)
+        results.append(values)
         parents = genes[values.topk(POPULATION // 5).indices].repeat(4, 1)
         step = 0.1 * torch.randn(parents.shape, generator=generator)
         newcomers = torch.rand(POPULATION // 5, GENES, generator=generator)
         genes = torch.cat([(parents + step).clamp(0, 1), newcomers])
-    return torch.cat(every)
+    return torch.cat(results)
 
 
 @pytest.mark.parametrize("p", [-1.0, -0.5])
 @pytest.mark.parametrize("shape", [(8, 64), (16, 24), (32, 256)])
 def test_no_accepted_batch_exceeds_the_promised_error(shape, p):
     values = search(p, shape)
-    is_accepted = values >= 0
     assert values.max() <= 1
-    assert is_accepted.sum() > 0.1 * len(values)
+    # Measured: 0.70 to 0.73. A filter that decomposes would accept all.
+    assert 0.5 < (values >= 0).double().mean() < 0.9

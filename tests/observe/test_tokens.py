@@ -37,7 +37,7 @@ class Small(nn.Module):
         return self.tokens(x).mean(1)
 
 
-def measure(backbone: nn.Module, images: torch.Tensor = IMAGES, are_counted: bool = True):
+def measure(backbone: nn.Module, images: torch.Tensor = IMAGES, is_known: bool = True):
     """Return the patch tokens, or None; check what is said of them, and that no hook is left."""
     backbone.eval()
     hooks = [len(part._forward_hooks) for part in backbone.modules()]
@@ -46,7 +46,7 @@ def measure(backbone: nn.Module, images: torch.Tensor = IMAGES, are_counted: boo
     assert [len(part._forward_hooks) for part in backbone.modules()] == hooks
     if found is None:
         return None
-    assert found.are_counted is are_counted
+    assert found.is_number_known is is_known
     return found.tokens
 
 
@@ -102,13 +102,15 @@ def test_tokens_of_other_transformers_are_a_layers_output(make, layer, prefix):
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize(("prefix", "convolution"), [(0, True), (1, True), (5, True), (5, False)])
 def test_a_transformer_of_the_users_own(prefix, convolution, norm):
+    """Without a convolution, nothing tells class tokens and patches apart."""
     vit = Small(prefix, convolution, norm).eval()
     with torch.no_grad():
-        expected = vit.tokens(IMAGES)[:, prefix:]
-    tokens = measure(vit)
-    assert tokens.shape == (2, 24, 12)
+        expected = vit.tokens(IMAGES)[:, prefix if convolution else 0 :]
+    tokens = measure(vit, is_known=convolution)
+    assert tokens.shape == expected.shape
     torch.testing.assert_close(tokens, expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(measure(nn.Sequential(vit, nn.Linear(12, 5))), tokens)
+    encoder = nn.Sequential(vit, nn.Linear(12, 5))
+    assert torch.equal(measure(encoder, is_known=convolution), tokens)
 
 
 class Returns(nn.Module):
@@ -125,7 +127,7 @@ def test_the_tokens_that_a_backbone_returns():
     pooled = tokens[:, 0]
     for output in (tokens, (tokens, pooled), {"pooled": pooled, "last_hidden_state": tokens}):
         backbone = Returns(lambda x, output=output: output)
-        assert torch.equal(measure(backbone, are_counted=False), tokens)
+        assert torch.equal(measure(backbone, is_known=False), tokens)
     dinov2 = {"x_norm_clstoken": pooled, "x_norm_patchtokens": tokens, "masks": None}
     assert torch.equal(measure(Returns(lambda x: dinov2)), tokens)
     maps = torch.randn(2, 3, 2, 5)
