@@ -76,7 +76,7 @@ def test_a_wrong_or_missing_direction_is_refused(options, message):
 @pytest.mark.parametrize(("metric", "best"), [("val/knn_acc1", 3), ("train/loss", 1)])
 def test_optuna_finds_the_best_run(metric, best, train, tmp_path, monkeypatch):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
-    monkeypatch.setattr(sweep, "run_command", lambda cfg, starter: cfg.seed)  # no training
+    monkeypatch.setattr(sweep, "run_command", lambda cfg: cfg.seed)  # no training
     out = train(
         "-m",
         "hydra/sweeper=optuna",
