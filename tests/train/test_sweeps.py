@@ -99,7 +99,8 @@ def test_ctrl_c_on_a_sweep_prints_how_to_resume_it_and_leaves_no_process(
 ):
     """A terminal sends Ctrl-C to the sweep and to its run, for which a script stands in here."""
     script = tmp_path / "python.sh"
-    script.write_text("#!/bin/sh\necho $$ >> log\nkill -INT $PPID\nexit 130\n")
+    # The sweep reads the run's output before Ctrl-C comes.
+    script.write_text("#!/bin/sh\necho $$ >> log\nsleep 2\nkill -INT $PPID\nexit 130\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     out = train("-m", *RUN, "seed=0,1", "hydra.sweep.dir=sweep")
