@@ -36,7 +36,12 @@ def assert_same(actual: Spectra, expected: Spectra, tolerance: float = 1e-9) -> 
         differing -= {"lidar/target", "rankme/online", "rankme/target"}
     assert not differing
     for name in actual.scalars.keys() & expected.scalars.keys():
-        close = pytest.approx(expected.scalars[name], rel=tolerance, abs=tolerance)
+        atol = tolerance
+        if name == "uniformity/target":
+            # Distances between float32 rows. Measured: 4.8e-7, with kernels of four instruction
+            # sets and two threads.
+            atol = 1.5e-6
+        close = pytest.approx(expected.scalars[name], rel=tolerance, abs=atol)
         assert actual.scalars[name] == close, name
     arrays = actual.arrays()
     expected_arrays = expected.arrays()
