@@ -130,7 +130,9 @@ def iterate(gram: Tensor, order: int, cut: float, centred: bool = False) -> Inve
     inverse_sqrt = root
     if order == 4:
         inverse_sqrt = root @ root
-    residual = torch.linalg.matrix_norm(inverse_sqrt @ gram @ inverse_sqrt - eye)
+    sqrt = inverse_sqrt @ gram
+    identity = sqrt @ inverse_sqrt
+    residual = torch.linalg.matrix_norm(identity - eye)
     # The sum of 1 / lambda, an upper bound of 1 / lambda_min.
     inverse_trace = inverse_sqrt.square().sum((-2, -1))
 
@@ -143,7 +145,10 @@ def iterate(gram: Tensor, order: int, cut: float, centred: bool = False) -> Inve
     # 1/order). In random batches, they were at most 0.83 of this estimate.
     second_order = n**0.5 * torch.linalg.vector_norm(tilt, dim=(-2, -1))
     second_order = second_order * (null_lam.clamp_min(0) * inverse_trace).sqrt()
-    lengths = (root @ gram * root).sum(-1).clamp_min(0).sqrt()  # of the filtered rows
+    # The squared lengths of filtered rows are the diagonal of G^(1 - 2/order) without u's part.
+    squares = identity if order == 2 else sqrt
+    null_square = torch.where(is_null, fill ** (1 - 2 / order) / n, 0.0)
+    lengths = (squares.diagonal(dim1=-2, dim2=-1) - null_square[:, None]).clamp_min(0).sqrt()
     # A root's own error commutes with G, so it scales with each row. Rounding does not, and is the
     # second term of SpectralFilter's bound.
     error = residual / 2 + second_order * size ** (1 / 2 - 1 / order) / lengths.amin(-1)

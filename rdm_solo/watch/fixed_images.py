@@ -269,13 +269,13 @@ class Patches(UserImages):
             if self.images is None:
                 first, *_ = next(self.batches())
                 self.images = first[:32].float().cpu().clone()
-            found = self.encode(backbone, self.images, patch_tokens)
+            encoded = self.encode(backbone, self.images, patch_tokens)
         scalars = {}
-        if found is not None:
-            if not (found.is_number_known or self.is_reported or rank()):
-                log.warning(f"note: {self.option}: {found.note()}")
+        if encoded is not None:
+            if not (encoded.is_number_known or self.is_reported or rank()):
+                log.warning(f"note: {self.option}: {encoded.note()}")
             self.is_reported = True
-            tokens = found.tokens.cpu()
+            tokens = encoded.tokens.cpu()
             values = {"erank/patches": patches.patch_rank(tokens)}
             if epoch:
                 most = max(1, MAX_COSINES // tokens.shape[1] ** 2)
